@@ -1,0 +1,40 @@
+"""The one error type of the library: what was given, which rule it breaks, what to do."""
+
+from __future__ import annotations
+
+
+class LayoutError(ValueError):
+    """A value that no KV cache layout can be built from.
+
+    Attributes:
+        argument: name of the offending argument or field
+        value: what was given
+        rule: the rule that the value breaks, as one clause
+        cure: what to do instead; may be empty
+    """
+
+    def __init__(self, argument: str, value: object, rule: str, cure: str = ""):
+        self.argument, self.value, self.rule, self.cure = argument, value, rule, cure
+        shown = repr(value)
+        if len(shown) > 200:
+            shown = shown[:197] + "..."
+        message = f"{argument}={shown}: {rule}."
+        super().__init__(f"{message} {cure}." if cure else message)
+
+
+class LayoutConflict(LayoutError):
+    """Two parties that must agree on a layout don't: backends, ranks, or a pin."""
+
+
+class CacheMemoryError(LayoutError):
+    """More memory is asked for than the device has free."""
+
+
+def check_int(argument: str, value: object, *, minimum: int) -> int:
+    """Return ``value`` as an int of at least ``minimum``, or raise a LayoutError naming ``argument``."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise LayoutError(argument, value, "must be a whole number", f"Give an integer of at least {minimum}")
+    number = value.__index__()
+    if number < minimum:
+        raise LayoutError(argument, value, f"must be at least {minimum}")
+    return number

@@ -1,0 +1,124 @@
+"""Physical layouts: the order in which the axes [L, B, H, N, C] lie in memory, outermost first.
+
+L layer, B block, H KV-head slot, N token state, C content of one (H, N) cell in bytes.
+vLLM (0.29 and newer) knows the six of :class:`KVCacheLayout`; :class:`PhysicalLayout` is any permutation.
+Source of the six and of their properties: vLLM 0.33.0, ``vllm/v1/kv_cache_layout.py``.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from kvlayout.errors import LayoutError
+
+AXES = "LBHNC"
+L, B, H, N, C = range(5)
+
+
+class _AxisOrder:
+    """Properties that follow from ``stride_order`` alone, shared by both kinds of layout."""
+
+    name: str
+    stride_order: tuple[int, ...]
+
+    @property
+    def layer_view_order(self) -> tuple[int, ...]:
+        """Physical order of the axes of one layer's view [B, H, N, C], as indices into those four."""
+        return tuple(axis - 1 for axis in self.stride_order if axis != L)
+
+    @property
+    def is_layer_compact(self) -> bool:
+        """Each layer is one region: L is outermost."""
+        return self.stride_order[0] == L
+
+    @property
+    def is_block_contiguous(self) -> bool:
+        """The innermost three are H, N, C in that order."""
+        return self.stride_order[-3:] == (H, N, C)
+
+    @property
+    def is_block_compact(self) -> bool:
+        """Each page is one contiguous run: L and B are the two outermost."""
+        return set(self.stride_order[:2]) == {L, B}
+
+    @property
+    def is_block_outermost(self) -> bool:
+        """All bytes of a block lie together: B is outermost."""
+        return self.stride_order[0] == B
+
+
+class KVCacheLayout(_AxisOrder, Enum):
+    """The six layouts of vLLM; a member's value is its ``stride_order``."""
+
+    LBHNC = (L, B, H, N, C)
+    LBNHC = (L, B, N, H, C)
+    LHBNC = (L, H, B, N, C)
+    BLHNC = (B, L, H, N, C)
+    BLNHC = (B, L, N, H, C)
+    BHLNC = (B, H, L, N, C)
+
+    @property
+    def stride_order(self) -> tuple[int, ...]:
+        """Logical axis indices (into [L, B, H, N, C]) in physical order, outermost first."""
+        return self.value
+
+
+class PhysicalLayout(_AxisOrder):
+    """Any permutation of the five axes, for prototypes: ``PhysicalLayout("HBLNC")``.
+
+    Equal to, and hashed like, the :class:`KVCacheLayout` member of the same name.
+    """
+
+    __slots__ = ("name", "stride_order")
+
+    def __init__(self, name: str):
+        if not isinstance(name, str) or sorted(name) != sorted(AXES):
+            raise LayoutError("layout", name, "must name each of the axes L, B, H, N, C exactly once",
+                              "Write the physical order, outermost first, for example 'HBLNC'")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "stride_order", tuple(AXES.index(letter) for letter in name))
+
+    def __setattr__(self, attribute, value):
+        raise AttributeError(f"PhysicalLayout is immutable; cannot set {attribute}")
+
+    def __reduce__(self):
+        return PhysicalLayout, (self.name,)
+
+    def __eq__(self, other):
+        return self.name == other.name if isinstance(other, _AxisOrder) else NotImplemented
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def __repr__(self):
+        return f"PhysicalLayout({self.name!r})"
+
+
+LAYOUT_ALIASES = {"NHD": KVCacheLayout.LBNHC, "HND": KVCacheLayout.LBHNC}
+
+
+def layout_from_name(name: str) -> KVCacheLayout:
+    """Return the layout of that name or alias (NHD is LBNHC, HND is LBHNC).
+
+    Names are exact: lower case is refused, as in vLLM 0.33.0 (``vllm/config/cache.py``).
+    Raises LayoutError naming the valid ones.
+    """
+    if isinstance(name, str):
+        if name in LAYOUT_ALIASES:
+            return LAYOUT_ALIASES[name]
+        if name in KVCacheLayout.__members__:
+            return KVCacheLayout[name]
+    raise LayoutError("layout", name, "is not a KV cache layout",
+                      f"Use one of {', '.join(KVCacheLayout.__members__)}, or an alias: NHD (LBNHC), HND (LBHNC)")
+
+
+def as_layout(layout: object, argument: str = "layout") -> KVCacheLayout | PhysicalLayout:
+    """Return ``layout`` given as a member, a prototype, a name, or vLLM's own enum member."""
+    if isinstance(layout, _AxisOrder):
+        return layout
+    if isinstance(layout, str):
+        return layout_from_name(layout)
+    if isinstance(layout, Enum) and layout.name in KVCacheLayout.__members__:
+        return KVCacheLayout[layout.name]
+    raise LayoutError(argument, layout, "is not a KV cache layout",
+                      "Give a KVCacheLayout, a PhysicalLayout or a name such as 'LBNHC'")

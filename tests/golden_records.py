@@ -7,9 +7,11 @@ A record is ``{"vllm": release, "input": {...}}`` with ``"output": {...}`` or ``
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from kvlayout.errors import LayoutError
 from kvlayout.versions import NEWEST, at_least
 
 FOLDER = Path(__file__).parent / "golden"
@@ -51,6 +53,18 @@ def field_names(value: object) -> set[str]:
     if isinstance(value, dict):
         return set(value).union(*map(field_names, value.values()))
     return set().union(*map(field_names, value)) if isinstance(value, list) else set()
+
+
+def assert_same(record: dict, compute: Callable[[dict], object]) -> None:
+    """Fail, showing the record, unless ``compute(input)`` equals its output, or raises LayoutError for its error."""
+    try:
+        found = compute(record["input"])
+    except LayoutError as error:
+        found = error
+    if "error" in record:
+        assert isinstance(found, LayoutError), f"{record['input']}: vLLM raises {record['error']}, ours gives {found}"
+    else:
+        assert found == record["output"], f"{record['input']}: vLLM gives {record['output']}, ours {found!r}"
 
 
 def _key(value: object) -> str:

@@ -1,0 +1,1 @@
+"""Real memory: the only rooms of the library that import torch."""

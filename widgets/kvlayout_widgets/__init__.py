@@ -1,0 +1,1 @@
+"""The Jupyter side of kvlayout: pictures, controls, and the explorer."""

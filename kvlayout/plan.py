@@ -1,0 +1,185 @@
+"""From a Selection to a Plan: specs, resolution, groups, config and address map, in vLLM's own order.
+
+Source of the order: vLLM 0.33.0, ``vllm/v1/engine/core.py`` (_initialize_kv_caches) and
+``vllm/v1/core/kv_cache_planning.py`` (get_kv_cache_configs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from kvlayout.address import AddressMap
+from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
+from kvlayout.errors import LayoutError
+from kvlayout.facts.backends import Backend, get_backend
+from kvlayout.facts.connectors import connector_layout
+from kvlayout.facts.hybrid import align_hybrid_block_size
+from kvlayout.facts.models import Model, get_preset, model_from_config
+from kvlayout.grouping import get_kv_cache_groups, project_kv_cache_groups
+from kvlayout.interior import Interior
+from kvlayout.kernel_blocks import prepare_kernel_block_sizes
+from kvlayout.layout import KVCacheLayout
+from kvlayout.placement import get_kv_cache_bytes_per_block, get_kv_cache_config_from_groups
+from kvlayout.resolve import Resolution, ResolutionError, common_layouts, resolve
+from kvlayout.selection import Selection
+from kvlayout.spec import AttentionSpec, KVCacheSpec
+
+DEFAULT_NUM_BLOCKS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything that follows from a selection.
+
+    Attributes:
+        selection, model: what was chosen
+        backends: {layer: the backend that reads and writes it}
+        specs: {layer: spec} of the whole model, repacked by the backends, before grouping
+        resolution: the layout and the steps to it
+        groups: this rank's groups; layer pages as grouping left them
+        config: this rank's tensors; ``config.kv_cache_layout`` is the layout's name
+        kernel_block_sizes: tokens, one a group
+        address_map: of ``config``
+    """
+
+    selection: Selection
+    model: Model
+    backends: dict[str, Backend]
+    specs: dict[str, KVCacheSpec]
+    resolution: Resolution
+    groups: tuple[KVCacheGroupSpec, ...]
+    config: KVCacheConfig
+    kernel_block_sizes: tuple[int, ...]
+    interiors: dict[str, Interior]
+
+    @property
+    def layout(self) -> KVCacheLayout:
+        """The resolved layout."""
+        return self.resolution.layout
+
+    @cached_property
+    def address_map(self) -> AddressMap:
+        """The address map of ``config`` with the backends' kernel blocks and interiors."""
+        return AddressMap(self.config, self.layout, self.kernel_block_sizes, self.interiors)
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes that one block id stands for on this rank."""
+        if not any(group.layer_names for group in self.groups):
+            return 0
+        return get_kv_cache_bytes_per_block(self.groups, self.layout, vllm_version=self.selection.vllm_version)
+
+
+def make_plan(selection: Selection) -> Plan:
+    """Return the plan of ``selection``.
+
+    Raises LayoutError for a choice that vLLM would refuse; a ResolutionError carries the steps until it failed.
+    """
+    version = selection.vllm_version
+    model = get_preset(selection.model) if isinstance(selection.model, str) else model_from_config(selection.model)
+    backends = choose_backends(model, selection)
+    specs = _rank_specs(model, backends, selection)
+    resolution = _resolve(backends, specs, selection)
+    groups = get_kv_cache_groups(
+        specs, resolution.layout, vllm_version=version,
+        disable_hybrid_kv_cache_manager=selection.disable_hybrid_kv_cache_manager)
+    stages = [project_kv_cache_groups(groups, names) for names in model.stage_layers(selection.pp_size)]
+    config = _config(stages, resolution.layout, selection)
+    rank_groups = config.kv_cache_groups
+    rank_backends = [[backends[name] for name in group.layer_names] for group in rank_groups]
+    sizes = _kernel_block_sizes(config, rank_backends, selection)
+    interiors = {}
+    for group, size in zip(rank_groups, sizes):
+        for name, spec in group.layer_specs.items():
+            interior = backends[name].interior(spec if size == spec.block_size else
+                                               spec.copy_with_new_block_size(size))
+            if interior is not None:
+                interiors[name] = interior
+    plan = Plan(selection, model, backends, specs, resolution, tuple(rank_groups), config, tuple(sizes), interiors)
+    plan.address_map  # a selection whose addresses can't be expressed is refused here, not when it is drawn
+    return plan
+
+
+def choose_backends(model: Model, selection: Selection) -> dict[str, Backend]:
+    """Return each layer's backend: the chosen one for attention, the model's own kinds' for the rest."""
+    chosen = {}
+    for name, kind in model.layer_kinds.items():
+        chosen[name] = get_backend(model.backend_name(kind, selection.backend), selection.vllm_version)
+    return chosen
+
+
+def preferred_block_size(backend: Backend, default: int = 16) -> int:
+    """Return ``default`` tokens if the backend takes blocks of that size, else its smallest.
+
+    Source: vLLM 0.33.0 ``AttentionBackend.get_preferred_block_size``.
+    """
+    smallest = [getattr(size, "base", size) for size in backend.get_supported_kernel_block_sizes()]
+    if not smallest or any(default % size == 0 for size in smallest):
+        return default
+    return min(smallest)
+
+
+def _rank_specs(model: Model, backends: dict[str, Backend], selection: Selection) -> dict[str, KVCacheSpec]:
+    attention = [backend for name, backend in backends.items() if model.layer_kinds[name] not in model.STATE_KINDS]
+    block_size = selection.block_size
+    if block_size is None:
+        block_size = max((preferred_block_size(backend) for backend in attention), default=16)
+    specs = model.kv_cache_specs(tp_size=selection.tp_size, pp_size=selection.pp_size, block_size=block_size,
+                                 kv_cache_dtype=selection.kv_cache_dtype, vllm_version=selection.vllm_version)
+    if attention:
+        specs = align_hybrid_block_size(specs, backend=attention[0], max_model_len=selection.max_model_len)
+    return {name: backends[name].customize_spec(spec) if isinstance(spec, AttentionSpec) else spec
+            for name, spec in specs.items()}
+
+
+def _resolve(backends: dict[str, Backend], specs: dict[str, KVCacheSpec], selection: Selection) -> Resolution:
+    declared = {backend.name: backend.supported_kv_cache_layouts() for backend in backends.values()}
+    wish = None
+    if selection.connector is not None:
+        uses_mla = any(getattr(spec, "head_size_v", None) == 0 for spec in specs.values())
+        wish = connector_layout(selection.connector, uses_mla=uses_mla, vllm_version=selection.vllm_version)
+    try:
+        common = common_layouts(declared)
+    except ResolutionError:
+        if selection.layout is None:
+            raise
+        # A pin wins before any backend is asked.
+        return resolve([], [], pinned=selection.layout)
+    ranks = selection.tp_size * selection.pp_size
+    resolved = resolve([[layout.name for layout in common.layouts]] * ranks, specs.values(), pinned=selection.layout,
+                       requested=selection.requested, connector=wish, vllm_version=selection.vllm_version)
+    return replace(resolved, steps=(*common.steps, *resolved.steps))
+
+
+def _config(stages: list[list[KVCacheGroupSpec]], layout: KVCacheLayout, selection: Selection) -> KVCacheConfig:
+    """The rank's config, with the block count that the smallest stage allows."""
+    override = selection.num_blocks
+    memory = selection.available_memory
+    if override is None and memory is None:
+        override = DEFAULT_NUM_BLOCKS
+    configs = []
+    for groups in stages:
+        if not any(group.layer_names for group in groups):
+            raise LayoutError("pp_size", selection.pp_size, "leaves a stage without any cached layer",
+                              "Use fewer pipeline stages")
+        configs.append(get_kv_cache_config_from_groups(
+            groups, memory or 0, layout, num_gpu_blocks_override=override, vllm_version=selection.vllm_version))
+    config = configs[selection.pp_rank]
+    fewest = min(one.num_blocks for one in configs)
+    if config.num_blocks == fewest:
+        return config
+    return get_kv_cache_config_from_groups(stages[selection.pp_rank], memory or 0, layout,
+                                           num_gpu_blocks_override=fewest, vllm_version=selection.vllm_version)
+
+
+def _kernel_block_sizes(config, rank_backends, selection: Selection) -> list[int]:
+    chosen = prepare_kernel_block_sizes(config, rank_backends)
+    if selection.kernel_block_size is None:
+        return chosen
+    return [size if group.kv_cache_spec.block_size == size and not _is_attention(group)
+            else selection.kernel_block_size for group, size in zip(config.kv_cache_groups, chosen)]
+
+
+def _is_attention(group: KVCacheGroupSpec) -> bool:
+    return any(isinstance(spec, AttentionSpec) for spec in group.layer_specs.values())

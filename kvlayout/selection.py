@@ -1,0 +1,115 @@
+"""A user's choices: one frozen, JSON-able value from which everything shown is computed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+import msgspec
+
+from kvlayout.errors import LayoutError, check_int
+from kvlayout.layout import layout_from_name
+from kvlayout.versions import NEWEST, VLLM_VERSIONS
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What cache to plan. The same value always gives the same :class:`~kvlayout.plan.Plan`.
+
+    Attributes:
+        model: a preset's name, or a Hugging Face config.json as a dict
+        tp_size, pp_size, pp_rank: tensor-parallel size; pipeline stages and which of them is planned
+        kv_cache_dtype: vLLM's ``--kv-cache-dtype``: "auto", "fp8", "int8_per_token_head" ...
+        backend: an attention backend's name; None picks a common one for the model (see ``facts.backends``)
+        layout: a layout to force, unchecked, as a value already on vLLM's cache_config would; None resolves
+        requested: the value of VLLM_KV_CACHE_LAYOUT; must be a candidate
+        connector: a KV connector's name, whose wish counts if it is a candidate
+        block_size: tokens a block; None takes what the backend prefers
+        kernel_block_size: tokens a kernel block; None takes what vLLM would
+        num_blocks: blocks to plan; or else
+        available_memory: bytes to fill with blocks
+        max_model_len: tokens; a state layer's block spans this many
+        disable_hybrid_kv_cache_manager: vLLM's option of that name
+        device: "cpu", "cuda:i" or "meta", for allocation only
+        vllm_version: the release to reproduce
+    """
+
+    model: str | dict = "Qwen/Qwen3-0.6B"
+    tp_size: int = 1
+    pp_size: int = 1
+    pp_rank: int = 0
+    kv_cache_dtype: str = "auto"
+    backend: str | None = None
+    layout: str | None = None
+    requested: str | None = None
+    connector: str | None = None
+    block_size: int | None = None
+    kernel_block_size: int | None = None
+    num_blocks: int | None = None
+    available_memory: int | None = None
+    max_model_len: int = 8192
+    disable_hybrid_kv_cache_manager: bool = False
+    device: str = "cpu"
+    vllm_version: str = NEWEST
+
+    def __post_init__(self):
+        for name in ("tp_size", "pp_size", "max_model_len"):
+            check_int(name, getattr(self, name), minimum=1)
+        for name in ("block_size", "kernel_block_size"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), minimum=1)
+        for name in ("num_blocks", "available_memory"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), minimum=0)
+        if self.num_blocks is not None and self.available_memory is not None:
+            raise LayoutError("available_memory", self.available_memory,
+                              f"can't be given together with num_blocks={self.num_blocks}", "Give one of the two")
+        if not 0 <= check_int("pp_rank", self.pp_rank, minimum=0) < self.pp_size:
+            raise LayoutError("pp_rank", self.pp_rank, f"must be below pp_size={self.pp_size}")
+        for name in ("layout", "requested"):
+            if getattr(self, name) is not None:
+                layout_from_name(getattr(self, name))
+        if self.vllm_version not in VLLM_VERSIONS:
+            raise LayoutError("vllm_version", self.vllm_version, "is not a release this library reproduces",
+                              f"Choose one of {', '.join(VLLM_VERSIONS)}")
+
+    def to_json(self) -> str:
+        """Return the choices that differ from the defaults, as JSON."""
+        chosen = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return json.dumps({"model": self.model, **chosen}, indent=2, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Selection:
+        """Return the selection written by :meth:`to_json`; LayoutError for anything else."""
+        return cls.from_dict(decode_json(text, "selection"))
+
+    @classmethod
+    def from_dict(cls, data: object) -> Selection:
+        """Return the selection of a dict; LayoutError for an unknown field or a value of another type."""
+        if not isinstance(data, dict):
+            raise LayoutError("selection", data, "must be a JSON object of a Selection's fields")
+        unknown = sorted(set(data) - {f.name for f in fields(cls)})
+        if unknown:
+            raise LayoutError("selection", unknown, "are not fields of a Selection",
+                              f"Use {', '.join(f.name for f in fields(cls))}")
+        try:
+            return msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
+            if isinstance(error.__cause__, LayoutError):
+                raise error.__cause__ from None
+            reason, _, path = str(error).partition(" - at ")
+            name = path.strip("`").removeprefix("$.") or "selection"
+            raise LayoutError(name, data.get(name, data), f"has the wrong type: {reason}") from None
+
+    def to_dict(self) -> dict:
+        """Return every choice as a plain dict."""
+        return asdict(self)
+
+
+def decode_json(text: str | bytes, what: str) -> object:
+    """Return the value of strict JSON (no NaN, no trailing text); LayoutError saying where it breaks."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        shown = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        raise LayoutError(what, shown, f"is not JSON: {error}") from error

@@ -114,6 +114,11 @@ class AddressMap:
         self._extents = np.array(extents, dtype=np.int64).reshape(-1, 4)
         self._has_plain_interiors = all(region.interior.scope == "state" for region in self.regions)
 
+    def __repr__(self) -> str:
+        shapes = "; ".join(f"{len(r.layers)} x {r.geometry.shape[1:]} at {r.geometry.offset} by {r.geometry.strides}"
+                           for r in self.regions)
+        return f"AddressMap({self.layout.name}, {self.size_bytes:,} bytes: {shapes})"
+
     def layer_index(self, layer: str | int) -> int:
         """Return the index of a layer in ``layers``, given by name or index."""
         if isinstance(layer, str):

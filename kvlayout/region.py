@@ -150,6 +150,10 @@ def make_regions(
 
 def _make_region(tensor, index, group, spec, num_blocks, layout, kernel_block_size, interior, layer_index):
     kernel_spec = spec if kernel_block_size is None else spec.copy_with_new_block_size(kernel_block_size)
+    if kernel_spec.num_states * (spec.block_size // kernel_spec.block_size) != spec.num_states:
+        raise LayoutError("kernel_block_size", kernel_block_size,
+                          f"must hold whole states: a block of {spec.block_size} tokens has {spec.num_states}, "
+                          f"a kernel block {kernel_spec.num_states}", "Don't split this group")
     if num_blocks:
         geometry = tensor_geometry(spec, num_blocks, layout, tensor, kernel_block_size)
     else:

@@ -97,18 +97,18 @@ class PhysicalLayout(_AxisOrder):
 LAYOUT_ALIASES = {"NHD": KVCacheLayout.LBNHC, "HND": KVCacheLayout.LBHNC}
 
 
-def layout_from_name(name: str) -> KVCacheLayout:
+def layout_from_name(name: str, argument: str = "layout") -> KVCacheLayout:
     """Return the layout of that name or alias (NHD is LBNHC, HND is LBHNC).
 
     Names are exact: lower case is refused, as in vLLM 0.33.0 (``vllm/config/cache.py``).
-    Raises LayoutError naming the valid ones.
+    Raises LayoutError naming ``argument`` and the valid ones.
     """
     if isinstance(name, str):
         if name in LAYOUT_ALIASES:
             return LAYOUT_ALIASES[name]
         if name in KVCacheLayout.__members__:
             return KVCacheLayout[name]
-    raise LayoutError("layout", name, "is not a KV cache layout",
+    raise LayoutError(argument, name, "is not a KV cache layout",
                       f"Use one of {', '.join(KVCacheLayout.__members__)}, or an alias: NHD (LBNHC), HND (LBHNC)")
 
 
@@ -117,7 +117,7 @@ def as_layout(layout: object, argument: str = "layout") -> KVCacheLayout | Physi
     if isinstance(layout, _AxisOrder):
         return layout
     if isinstance(layout, str):
-        return layout_from_name(layout)
+        return layout_from_name(layout, argument)
     if isinstance(layout, Enum) and layout.name in KVCacheLayout.__members__:
         return KVCacheLayout[layout.name]
     raise LayoutError(argument, layout, "is not a KV cache layout",

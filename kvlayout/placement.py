@@ -129,11 +129,12 @@ def get_kv_cache_config_from_groups(
 
 def _place_group(group, num_blocks, bytes_per_block, layout, vllm_version) -> list[KVCacheTensor]:
     layers_by_spec: dict[KVCacheSpec, list[str]] = {}
-    # vLLM walks a uniform-type group in the order of its specs, not of its layer names.
-    names = group.kv_cache_spec.kv_cache_specs if isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs) \
-        else group.layer_names
-    for name in names:
-        layers_by_spec.setdefault(group.layer_specs[name], []).append(name)
+    # vLLM walks the specs of a uniform-type group, not its layer names: a pipeline rank without any of its layers
+    # still places them all, although no block is made large enough for them.
+    specs = group.kv_cache_spec.kv_cache_specs if isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs) \
+        else group.layer_specs
+    for name, spec in specs.items():
+        layers_by_spec.setdefault(spec, []).append(name)
     tensors, offset = [], 0
     for spec, layers in layers_by_spec.items():
         pinned = bytes_per_block if layout.is_block_outermost else None

@@ -113,7 +113,12 @@ class KVCacheSpec:
         kernel_block_size = math.gcd(alignment.base, self.block_size)
         if kernel_block_size == self.block_size:
             return 1
-        return self.copy_with_new_block_size(kernel_block_size).page_size_bytes
+        page_size = self.copy_with_new_block_size(kernel_block_size).page_size_bytes
+        if page_size == 0:
+            raise LayoutError("block_stride_alignment", alignment,
+                              f"makes kernel blocks of {kernel_block_size} tokens, which hold no state",
+                              f"Use a multiple of {self.tokens_per_state} tokens")
+        return page_size
 
     def copy_with_new_block_size(self, block_size: int):
         """Return the same spec for blocks of ``block_size`` tokens."""

@@ -1,0 +1,1 @@
+"""What vLLM's backends, connectors and models are: recorded facts, each with its source."""

@@ -98,20 +98,19 @@ class AddressMap:
         self.kernel_block_sizes = kernel_block_sizes
         self.regions = make_regions(kv_cache_config, self.layout, kernel_block_sizes, interiors or {}, self._index)
         self._region_of: list[Region] = [None] * len(self.layers)
-        bases, strides, extents = [], [], []
-        for index, name in enumerate(self.layers):
-            region = next((r for r in self.regions if name in r.tensor.layers), None)
-            if region is None:
-                raise LayoutError("kv_cache_tensors", name, "is a layer of a group, but of no tensor",
-                                  "Give every layer of every group a place in one tensor")
-            self._region_of[index] = region
-            local = region.tensor.layers.index(name)
-            bases.append(region.geometry.offset + local * region.geometry.strides[0])
-            strides.append(region.geometry.strides[1:])
-            extents.append(region.geometry.shape[1:])
-        self._base = np.array(bases, dtype=np.int64)
-        self._strides = np.array(strides, dtype=np.int64).reshape(-1, 4)
-        self._extents = np.array(extents, dtype=np.int64).reshape(-1, 4)
+        self._base = np.zeros(len(self.layers), dtype=np.int64)
+        self._strides = np.zeros((len(self.layers), 4), dtype=np.int64)
+        self._extents = np.zeros((len(self.layers), 4), dtype=np.int64)
+        for region in self.regions:
+            for local, index in enumerate(region.layers):
+                self._region_of[index] = region
+                self._base[index] = region.geometry.offset + local * region.geometry.strides[0]
+            self._strides[region.layers] = region.geometry.strides[1:]
+            self._extents[region.layers] = region.geometry.shape[1:]
+        if None in self._region_of:
+            raise LayoutError("kv_cache_tensors", self.layers[self._region_of.index(None)],
+                              "is a layer of a group, but of no tensor",
+                              "Give every layer of every group a place in one tensor")
         self._has_plain_interiors = all(region.interior.scope == "state" for region in self.regions)
 
     def __repr__(self) -> str:

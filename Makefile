@@ -39,7 +39,8 @@ $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	@touch $@
 
 lab: install
-	$(VENV)/bin/python -m jupyterlab $(LAB_ROOT) $(LAB_ARGS) notebooks/explorer.ipynb
+	$(VENV)/bin/python -m jupyterlab $(LAB_ROOT) --ServerApp.root_dir='$(CURDIR)/notebooks' \
+	  --LabApp.default_url=/lab/tree/explorer.ipynb $(LAB_ARGS)
 
 test: install
 	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(TEST_ARGS)

@@ -1,0 +1,128 @@
+"""A backend that is a class of the user's, or one of vLLM's own, asked instead of looked up."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+
+from kvlayout.errors import LayoutError
+from kvlayout.facts.backends import Backend, backends
+from kvlayout.facts.repack import RULES
+from kvlayout.interior import Interior
+from kvlayout.kernel_blocks import supported_kernel_block_sizes
+from kvlayout.layout import KVCacheLayout, as_layout
+from kvlayout.spec import KVCacheSpec, MultipleOf
+from kvlayout.spec_io import as_spec
+
+
+@dataclass(frozen=True)
+class UserBackend(Backend):
+    """A Backend whose answers come from ``asked``, a class or object; other facts are its vLLM base's, if any."""
+
+    asked: object = None
+
+    def supported_kv_cache_layouts(self) -> tuple[KVCacheLayout, ...] | None:
+        """Return what the class declares; LayoutError unless that is None or a tuple of different layouts."""
+        argument = f"supported_kv_cache_layouts of {self.name}"
+        declared = _call(argument, self.asked.supported_kv_cache_layouts)
+        if declared is None:
+            return None
+        if not isinstance(declared, (tuple, list)) or not declared:
+            raise LayoutError(argument, declared, "must be None, or a tuple of layouts, most preferred first",
+                              "Return None where the kernels take any layout")
+        layouts = tuple(_member(argument, layout) for layout in declared)
+        if len(set(layouts)) != len(layouts):
+            raise LayoutError(argument, declared, "names a layout twice")
+        return layouts
+
+    def get_supported_kernel_block_sizes(self, spec: KVCacheSpec | None = None) -> list[int | MultipleOf]:
+        """Return what the class takes; any size, as vLLM's base class, if it doesn't say."""
+        if not hasattr(self.asked, "get_supported_kernel_block_sizes"):
+            return [MultipleOf(1)]
+        return list(supported_kernel_block_sizes(self.asked, spec))
+
+    def customize_spec(self, spec: KVCacheSpec) -> KVCacheSpec:
+        """Return the spec as the class repacks it: by our rule where vLLM defines the method, else by its own."""
+        spec = as_spec(spec)
+        method = getattr(self.asked, "customize_spec", None)
+        if method is None:
+            return spec
+        if self.repacked_by is not None:
+            return super().customize_spec(spec)
+        if _is_vllm(_definer(self.asked, "customize_spec")):
+            return spec
+        argument = f"customize_spec of {self.name}"
+        customised = _call(argument, lambda: method(spec))
+        if not dataclasses.is_dataclass(customised):
+            raise LayoutError(argument, customised, "must return a spec", "Return it unchanged if the page stays")
+        return as_spec(customised, argument)
+
+    def interior(self, spec: KVCacheSpec, layout: KVCacheLayout | None = None) -> Interior | None:
+        """Return the interior that the class declares for ``spec``, checked; else that of its vLLM base, or None."""
+        if not hasattr(self.asked, "interior"):
+            return super().interior(spec, layout)
+        argument = f"interior of {self.name}"
+        declared = _call(argument, lambda: self.asked.interior(as_spec(spec)))
+        if declared is None:
+            return None
+        if not isinstance(declared, Interior):
+            raise LayoutError(argument, declared, "must be a kvlayout Interior or None")
+        return declared.check(as_spec(spec))
+
+
+def user_backend(obj: object, vllm_version: str) -> UserBackend:
+    """Return ``obj`` (a class or an object of one) as a backend, its declarations checked."""
+    kind = obj if isinstance(obj, type) else type(obj)
+    if not hasattr(obj, "supported_kv_cache_layouts"):
+        raise LayoutError("backend", obj, "has no supported_kv_cache_layouts()",
+                          "Give a class with that method (None: any layout), a Backend, or a backend's name")
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    listed = {one.class_path: one for one in backends(vllm_version).values()}
+    line = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
+    recorded = next((listed[base] for base in line if base in listed), None)
+    facts = {} if recorded is None else {f.name: getattr(recorded, f.name) for f in dataclasses.fields(Backend)}
+    own_name = getattr(obj, "get_name", None)
+    name = kind.__name__ if recorded is None or path != recorded.class_path else recorded.name
+    definer = _definer(obj, "customize_spec")
+    facts |= {
+        "name": name, "class_path": path, "vllm_version": vllm_version, "parts": (), "from_source": False,
+        "vllm_name": _call(f"get_name of {name}", own_name) if own_name else name,
+        "repacked_by": definer if definer and _is_vllm(definer) and definer.rpartition(".")[2] in RULES else None,
+        "bases": tuple(filter(_is_vllm, line[1:])), "layout_branches": (), "kernel_block_branches": (),
+    }
+    backend = UserBackend(**facts, asked=obj)
+    layouts = backend.supported_kv_cache_layouts()
+    return replace(backend, layouts=layouts and tuple(layout.name for layout in layouts),
+                   kernel_block_sizes=tuple(backend.get_supported_kernel_block_sizes()))
+
+
+def _member(argument: str, layout: object) -> KVCacheLayout:
+    found = as_layout(layout, argument) if not isinstance(layout, str) else None
+    if isinstance(layout, str) and layout in KVCacheLayout.__members__:
+        found = KVCacheLayout[layout]
+    if not isinstance(found, KVCacheLayout):
+        raise LayoutError(argument, layout, "is not a layout of vLLM",
+                          f"Return KVCacheLayout members or their names: {', '.join(KVCacheLayout.__members__)}")
+    return found
+
+
+def _call(argument: str, function):
+    """Call the user's code; whatever it raises is its fault, and said so."""
+    try:
+        return function()
+    except LayoutError:
+        raise
+    except Exception as error:
+        raise LayoutError(argument, f"{type(error).__name__}: {error}", "failed when it was asked",
+                          "Mend the class, or make the method a classmethod") from error
+
+
+def _definer(obj: object, method: str) -> str | None:
+    """The dotted path of the class that defines a method."""
+    kind = obj if isinstance(obj, type) else type(obj)
+    owner = next((base for base in kind.__mro__ if method in vars(base)), None)
+    return owner and f"{owner.__module__}.{owner.__qualname__}"
+
+
+def _is_vllm(path: str | None) -> bool:
+    return bool(path) and path.split(".")[0] == "vllm"

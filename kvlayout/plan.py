@@ -14,11 +14,10 @@ from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
 from kvlayout.errors import LayoutError
 from kvlayout.facts.backends import Backend, get_backend
 from kvlayout.facts.connectors import connector_layout
-from kvlayout.facts.hybrid import align_hybrid_block_size
 from kvlayout.facts.models import Model, get_preset, model_from_config
 from kvlayout.grouping import get_kv_cache_groups, project_kv_cache_groups
 from kvlayout.interior import Interior
-from kvlayout.kernel_blocks import prepare_kernel_block_sizes
+from kvlayout.kernel_blocks import AttentionGroup, prepare_kernel_block_sizes
 from kvlayout.layout import KVCacheLayout
 from kvlayout.placement import get_kv_cache_bytes_per_block, get_kv_cache_config_from_groups
 from kvlayout.resolve import Resolution, ResolutionError, common_layouts, resolve
@@ -87,13 +86,12 @@ def make_plan(selection: Selection) -> Plan:
     stages = [project_kv_cache_groups(groups, names) for names in model.stage_layers(selection.pp_size)]
     config = _config(stages, resolution.layout, selection)
     rank_groups = config.kv_cache_groups
-    rank_backends = [[backends[name] for name in group.layer_names] for group in rank_groups]
-    sizes = _kernel_block_sizes(config, rank_backends, selection)
+    sizes = _kernel_block_sizes(config, backends, selection)
     interiors = {}
     for group, size in zip(rank_groups, sizes):
         for name, spec in group.layer_specs.items():
-            interior = backends[name].interior(spec if size == spec.block_size else
-                                               spec.copy_with_new_block_size(size))
+            kernel_spec = spec if size == spec.block_size else spec.copy_with_new_block_size(size)
+            interior = backends[name].interior(kernel_spec, resolution.layout)
             if interior is not None:
                 interiors[name] = interior
     plan = Plan(selection, model, backends, specs, resolution, tuple(rank_groups), config, tuple(sizes), interiors)
@@ -103,10 +101,10 @@ def make_plan(selection: Selection) -> Plan:
 
 def choose_backends(model: Model, selection: Selection) -> dict[str, Backend]:
     """Return each layer's backend: the chosen one for attention, the model's own kinds' for the rest."""
-    chosen = {}
-    for name, kind in model.layer_kinds.items():
-        chosen[name] = get_backend(model.backend_name(kind, selection.backend), selection.vllm_version)
-    return chosen
+    kinds = model.layer_kinds
+    of_kind = {kind: get_backend(model.backend_name(kind, selection.backend, vllm_version=selection.vllm_version),
+                                 selection.vllm_version) for kind in dict.fromkeys(kinds.values())}
+    return {name: of_kind[kind] for name, kind in kinds.items()}
 
 
 def preferred_block_size(backend: Backend, default: int = 16) -> int:
@@ -121,14 +119,16 @@ def preferred_block_size(backend: Backend, default: int = 16) -> int:
 
 
 def _rank_specs(model: Model, backends: dict[str, Backend], selection: Selection) -> dict[str, KVCacheSpec]:
-    attention = [backend for name, backend in backends.items() if model.layer_kinds[name] not in model.STATE_KINDS]
+    kinds = model.layer_kinds
+    by_kind = {kinds[name]: backend for name, backend in backends.items()}
+    attention = [backend for kind, backend in by_kind.items() if kind not in model.STATE_KINDS]
     block_size = selection.block_size
     if block_size is None:
         block_size = max((preferred_block_size(backend) for backend in attention), default=16)
-    specs = model.kv_cache_specs(tp_size=selection.tp_size, pp_size=selection.pp_size, block_size=block_size,
-                                 kv_cache_dtype=selection.kv_cache_dtype, vllm_version=selection.vllm_version)
-    if attention:
-        specs = align_hybrid_block_size(specs, backend=attention[0], max_model_len=selection.max_model_len)
+    specs = model.aligned_kv_cache_specs(
+        backend=attention[0] if attention else None, tp_size=selection.tp_size, pp_size=selection.pp_size,
+        block_size=block_size, kv_cache_dtype=selection.kv_cache_dtype, max_model_len=selection.max_model_len,
+        vllm_version=selection.vllm_version)
     return {name: backends[name].customize_spec(spec) if isinstance(spec, AttentionSpec) else spec
             for name, spec in specs.items()}
 
@@ -173,12 +173,17 @@ def _config(stages: list[list[KVCacheGroupSpec]], layout: KVCacheLayout, selecti
                                            num_gpu_blocks_override=fewest, vllm_version=selection.vllm_version)
 
 
-def _kernel_block_sizes(config, rank_backends, selection: Selection) -> list[int]:
-    chosen = prepare_kernel_block_sizes(config, rank_backends)
+def _kernel_block_sizes(config: KVCacheConfig, backends: dict[str, Backend], selection: Selection) -> list[int]:
+    served = []
+    for group in config.kv_cache_groups:
+        pairs = {(backends[name].name, spec): AttentionGroup(backends[name], spec)
+                 for name, spec in group.layer_specs.items()}
+        served.append(list(pairs.values()))
+    chosen = prepare_kernel_block_sizes(config, served, vllm_version=selection.vllm_version)
     if selection.kernel_block_size is None:
         return chosen
-    return [size if group.kv_cache_spec.block_size == size and not _is_attention(group)
-            else selection.kernel_block_size for group, size in zip(config.kv_cache_groups, chosen)]
+    return [selection.kernel_block_size if _is_attention(group) else size
+            for group, size in zip(config.kv_cache_groups, chosen)]
 
 
 def _is_attention(group: KVCacheGroupSpec) -> bool:

@@ -28,7 +28,7 @@ class Selection:
         kernel_block_size: tokens a kernel block; None takes what vLLM would
         num_blocks: blocks to plan; or else
         available_memory: bytes to fill with blocks
-        max_model_len: tokens; a state layer's block spans this many
+        max_model_len: tokens, None as the model's config says; only a state layer's block depends on it
         disable_hybrid_kv_cache_manager: vLLM's option of that name
         device: "cpu", "cuda:i" or "meta", for allocation only
         vllm_version: the release to reproduce
@@ -47,15 +47,15 @@ class Selection:
     kernel_block_size: int | None = None
     num_blocks: int | None = None
     available_memory: int | None = None
-    max_model_len: int = 8192
+    max_model_len: int | None = None
     disable_hybrid_kv_cache_manager: bool = False
     device: str = "cpu"
     vllm_version: str = NEWEST
 
     def __post_init__(self):
-        for name in ("tp_size", "pp_size", "max_model_len"):
+        for name in ("tp_size", "pp_size"):
             check_int(name, getattr(self, name), minimum=1)
-        for name in ("block_size", "kernel_block_size"):
+        for name in ("block_size", "kernel_block_size", "max_model_len"):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), minimum=1)
         for name in ("num_blocks", "available_memory"):

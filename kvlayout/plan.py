@@ -6,13 +6,14 @@ Source of the order: vLLM 0.33.0, ``vllm/v1/engine/core.py`` (_initialize_kv_cac
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kvlayout.address import AddressMap
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
 from kvlayout.errors import LayoutError
-from kvlayout.facts.backends import Backend, get_backend
+from kvlayout.facts.backends import Backend, as_backend, get_backend
 from kvlayout.facts.connectors import connector_layout
 from kvlayout.facts.models import Model, get_preset, model_from_config
 from kvlayout.grouping import get_kv_cache_groups, project_kv_cache_groups
@@ -70,14 +71,15 @@ class Plan:
         return get_kv_cache_bytes_per_block(self.groups, self.layout, vllm_version=self.selection.vllm_version)
 
 
-def make_plan(selection: Selection) -> Plan:
+def make_plan(selection: Selection, *, backends: Iterable[object] = ()) -> Plan:
     """Return the plan of ``selection``.
 
+    ``backends``: classes of the user's own that ``selection.backend`` may name, as :func:`as_backend` takes them.
     Raises LayoutError for a choice that vLLM would refuse; a ResolutionError carries the steps until it failed.
     """
     version = selection.vllm_version
     model = get_preset(selection.model) if isinstance(selection.model, str) else model_from_config(selection.model)
-    backends = choose_backends(model, selection)
+    backends = choose_backends(model, selection, backends)
     specs = _rank_specs(model, backends, selection)
     resolution = _resolve(backends, specs, selection)
     groups = get_kv_cache_groups(
@@ -99,11 +101,21 @@ def make_plan(selection: Selection) -> Plan:
     return plan
 
 
-def choose_backends(model: Model, selection: Selection) -> dict[str, Backend]:
-    """Return each layer's backend: the chosen one for attention, the model's own kinds' for the rest."""
-    kinds = model.layer_kinds
-    of_kind = {kind: get_backend(model.backend_name(kind, selection.backend, vllm_version=selection.vllm_version),
-                                 selection.vllm_version) for kind in dict.fromkeys(kinds.values())}
+def choose_backends(model: Model, selection: Selection, own: Iterable[object] = ()) -> dict[str, Backend]:
+    """Return each layer's backend: the chosen one for attention, the model's own kinds' for the rest.
+
+    ``own``: the user's classes. One that is chosen serves every attention layer unasked, whatever the layer keeps.
+    """
+    kinds, version = model.layer_kinds, selection.vllm_version
+    offered = {backend.name: backend for backend in (as_backend(one, version) for one in own)}
+    mine = offered.get(selection.backend)
+    of_kind = {}
+    for kind in dict.fromkeys(kinds.values()):
+        if mine is not None and kind not in model.STATE_KINDS and kind != "indexer":
+            of_kind[kind] = mine
+        else:
+            chosen = None if mine is not None else selection.backend
+            of_kind[kind] = get_backend(model.backend_name(kind, chosen, vllm_version=version), version)
     return {name: of_kind[kind] for name, kind in kinds.items()}
 
 

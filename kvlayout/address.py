@@ -118,6 +118,11 @@ class AddressMap:
                            for r in self.regions)
         return f"AddressMap({self.layout.name}, {self.size_bytes:,} bytes: {shapes})"
 
+    @property
+    def end_of_use(self) -> int:
+        """Byte behind the last one that any layer owns."""
+        return max((region.addresses.end for region in self.regions), default=0)
+
     def layer_index(self, layer: str | int) -> int:
         """Return the index of a layer in ``layers``, given by name or index."""
         if isinstance(layer, str):

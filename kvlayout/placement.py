@@ -2,6 +2,7 @@
 
 Sources: vLLM 0.33.0 ``vllm/v1/core/kv_cache_planning.py``; before 0.32 ``vllm/v1/core/kv_cache_utils.py``;
 vLLM-Omni 0.30.0 ``vllm_omni/diffusion/diffusion_kv/layout.py`` for :func:`build_kv_cache_tensor`.
+Not reproduced: HiSparse's host pool, and the placement of one model family (GLM-5) in 0.30 and 0.31.
 """
 
 from __future__ import annotations
@@ -148,6 +149,9 @@ def _place_group(group, num_blocks, bytes_per_block, layout, vllm_version) -> li
             spec, num_blocks, len(layers), layout, fixed_strides=(None, pinned, None, None, None))
         start = offset
         if not at_least(vllm_version, "0.32.0"):
+            if spec.page_size_bytes == 0:
+                raise LayoutError("block_size", spec.block_size, "gives pages of no bytes",
+                                  "A block must hold at least one token state")
             # Until 0.31 the running offset counts pages of this spec, and drops a fraction of one.
             start = offset * max(layer_stride, spec.page_size_bytes) // spec.page_size_bytes
         tensors.append(KVCacheTensor(bytes_per_block * num_blocks, tuple(layers), layer_stride, block_stride, start))

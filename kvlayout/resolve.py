@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from types import ModuleType
 
 from kvlayout.candidates import CommonLayouts, common_layouts, get_supported_kv_cache_layouts, vllm_layout
 from kvlayout.errors import LayoutConflict, LayoutError
@@ -229,3 +231,12 @@ def get_resolved_kv_cache_layout(cache_config: object) -> KVCacheLayout:
         raise LayoutError("cache_config.kv_cache_layout", None, "is not resolved yet",
                           "Call resolve_kv_cache_layout or record_kv_cache_layout first")
     return as_layout(name, "cache_config.kv_cache_layout")
+
+
+class _CallableModule(ModuleType):
+    """``kvlayout.resolve`` is this module once anything imported it, and the public function all the same."""
+
+    __call__ = staticmethod(resolve)
+
+
+sys.modules[__name__].__class__ = _CallableModule

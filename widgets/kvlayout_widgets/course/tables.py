@@ -1,0 +1,75 @@
+"""Tables of the course: properties of layouts, strides, and contiguous runs, all computed and none typed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kvlayout import AddressMap
+from kvlayout.layout import KVCacheLayout
+from kvlayout_widgets.figures.theme import format_bytes
+from kvlayout_widgets.html import STYLE, layout_chips
+from kvlayout_widgets.html import table as html_table
+
+PROPERTIES = {
+    "is_layer_compact": "each layer is one region",
+    "is_block_outermost": "all bytes of a block lie together",
+    "is_block_compact": "a page is one run",
+    "is_block_contiguous": "ends in H, N, C",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that a notebook shows; ``rows`` are plain text, the first column a layout's name where there is one."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+
+    def _repr_html_(self) -> str:
+        cells = [[layout_chips(cell) if cell in KVCacheLayout.__members__ else cell for cell in row]
+                 for row in self.rows]
+        header = [layout_chips(cell) if cell in KVCacheLayout.__members__ else cell for cell in self.header]
+        return f"<style>{STYLE}</style><div class='kvl'>{html_table(header, cells, self.caption)}</div>"
+
+    def __repr__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(self.header, *self.rows)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in (self.header, *self.rows)]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def layout_table() -> Table:
+    """Return the six layouts and their properties."""
+    rows = [(layout.name, *("yes" if getattr(layout, name) else "no" for name in PROPERTIES))
+            for layout in KVCacheLayout]
+    return Table(("layout", *PROPERTIES.values()), tuple(rows), "The six layouts of vLLM")
+
+
+def stride_table(map_of: Callable[[KVCacheLayout], AddressMap]) -> Table:
+    """Return, for the first layer in each layout, how many bytes one step along each axis jumps."""
+    rows = []
+    for layout in KVCacheLayout:
+        region = map_of(layout).region(0)
+        rows.append((layout.name, *(f"{stride:,}" for stride in region.geometry.strides)))
+    return Table(("layout", "next layer", "next block", "next head", "next token", "next byte"), tuple(rows),
+                 "Bytes that one step along an axis jumps")
+
+
+def runs_table(map_of: Callable[[KVCacheLayout], AddressMap], selections: Mapping[str, dict]) -> Table:
+    """Return how many contiguous runs, of how many bytes, each selection is in each layout.
+
+    ``selections``: {what it is called: arguments of ``AddressMap.runs``}.
+    """
+    maps = {layout: map_of(layout) for layout in KVCacheLayout}
+    rows = []
+    for name, chosen in selections.items():
+        rows.append((name, *(_runs(maps[layout], chosen) for layout in KVCacheLayout)))
+    return Table(("selection", *KVCacheLayout.__members__), tuple(rows), "Contiguous runs × bytes of each")
+
+
+def _runs(address_map: AddressMap, chosen: dict) -> str:
+    _, lengths = address_map.run_arrays(**chosen)
+    if len(set(lengths.tolist())) != 1:
+        return f"{len(lengths):,} × {format_bytes(int(lengths.min()))} to {format_bytes(int(lengths.max()))}"
+    return f"{len(lengths):,} × {format_bytes(int(lengths[0]))}"

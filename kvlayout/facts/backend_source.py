@@ -73,7 +73,10 @@ def find_backends(tree: SourceTree) -> list[str]:
 
 def read_branches(tree: SourceTree, path: str, method: str) -> tuple[str, list[dict]]:
     """Return (defining class, branches) of a method that takes no decision at run time but the branches'."""
-    owner, function = tree.find_method(path, method)
+    found = tree.find_method(path, method)
+    if found is None:
+        raise NotConstant(f"{path} has no {method}()")
+    owner, function = found
     module_name = owner.rpartition(".")[0]
     branches = []
     for conditions, expression in _returns(function.body, ()):

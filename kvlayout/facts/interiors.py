@@ -7,10 +7,12 @@ are bytes. Source: vLLM 0.29.0 to 0.33.0, the function that each rule names.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
 from kvlayout.dtypes import dtype_size_bytes
+from kvlayout.errors import LayoutError
 from kvlayout.facts.formats import SlotFormat, octave_format, turboquant_format, ultraquant_format
 from kvlayout.facts.machine import Machine
 from kvlayout.interior import Field, Interior, state_interior
@@ -142,21 +144,30 @@ def _turboquant(backend: _Backend, spec: AttentionSpec, layout: KVCacheLayout | 
     """Source: ``triton_turboquant_store.py``. On AMD's CDNA 4 data and scales may lie apart: not declared."""
     if not spec.kv_quant_mode.name.startswith("TURBOQUANT") or backend.machine.cdna_version == 4:
         return None
-    return _slot(spec, turboquant_format(spec.kv_quant_mode, spec.head_size), "triton_turboquant_store.py")
+    return _packed(spec, turboquant_format, "triton_turboquant_store.py", spec.kv_quant_mode, spec.head_size)
 
 
 def _ultraquant(backend: _Backend, spec: AttentionSpec, layout: KVCacheLayout | None) -> Interior | None:
     """Source: ``vllm/v1/attention/ops/ultraquant/format.py``."""
     if spec.kv_quant_mode != KVQuantMode.ULTRAQUANT_4BIT:
         return None
-    return _slot(spec, ultraquant_format(spec.head_size), "ultraquant/format.py")
+    return _packed(spec, ultraquant_format, "ultraquant/format.py", spec.head_size)
 
 
 def _octave(backend: _Backend, spec: AttentionSpec, layout: KVCacheLayout | None) -> Interior | None:
     """Source: ``OctaveFormat`` in ``vllm/v1/attention/ops/rocm_octave.py``; needs the machine's rotary_dim."""
     if not spec.kv_quant_mode.name.startswith("OCTAVE") or backend.machine.rotary_dim is None:
         return None
-    return _slot(spec, octave_format(spec.kv_quant_mode, spec.head_size, backend.machine.rotary_dim), "OctaveFormat")
+    return _packed(spec, octave_format, "OctaveFormat", spec.kv_quant_mode, spec.head_size,
+                   backend.machine.rotary_dim)
+
+
+def _packed(spec: AttentionSpec, make: Callable[..., SlotFormat], source: str, *arguments) -> Interior | None:
+    """The interior of a slot in the format ``make(*arguments)``; None where the page isn't such a slot."""
+    try:
+        return _slot(spec, make(*arguments), source)
+    except LayoutError:
+        return None  # no such format has these head sizes: somebody else packed the page
 
 
 def _slot(spec: AttentionSpec, packed: SlotFormat, source: str) -> Interior | None:

@@ -14,6 +14,8 @@ from kvlayout.layout import KVCacheLayout, as_layout
 from kvlayout.spec import KVCacheSpec, MultipleOf
 from kvlayout.spec_io import as_spec
 
+BASE = "vllm.v1.attention.backend.AttentionBackend"
+
 
 @dataclass(frozen=True)
 class UserBackend(Backend):
@@ -47,10 +49,14 @@ class UserBackend(Backend):
         method = getattr(self.asked, "customize_spec", None)
         if method is None:
             return spec
-        if self.repacked_by is not None:
+        definer = _definer(self.asked, "customize_spec")
+        if self.parts or self.repacked_by is not None:
             return super().customize_spec(spec)
-        if _is_vllm(_definer(self.asked, "customize_spec")):
+        if definer == BASE:
             return spec
+        if _is_vllm(definer):
+            raise LayoutError("backend", self.name, f"is repacked by {definer}, which no rule here reproduces",
+                              "Use a release that is recorded, or give the class a customize_spec of its own")
         argument = f"customize_spec of {self.name}"
         customised = _call(argument, lambda: method(spec))
         if not dataclasses.is_dataclass(customised):
@@ -85,7 +91,8 @@ def user_backend(obj: object, vllm_version: str) -> UserBackend:
     name = kind.__name__ if recorded is None or path != recorded.class_path else recorded.name
     definer = _definer(obj, "customize_spec")
     facts |= {
-        "name": name, "class_path": path, "vllm_version": vllm_version, "parts": (), "from_source": False,
+        "name": name, "class_path": path, "vllm_version": vllm_version, "from_source": False,
+        "parts": facts.get("parts", ()) if recorded is not None and path == recorded.class_path else (),
         "vllm_name": _call(f"get_name of {name}", own_name) if own_name else name,
         "repacked_by": definer if definer and _is_vllm(definer) and definer.rpartition(".")[2] in RULES else None,
         "bases": tuple(filter(_is_vllm, line[1:])), "layout_branches": (), "kernel_block_branches": (),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from kvlayout.errors import LayoutError
 
 REQUIRED = object()
-# Far above any model; a count beyond it is a mistake that would only cost time and memory.
+# Far above any model; a number beyond them is a mistake that would only cost time and memory.
 MAX_LAYERS = 10_000
+MAX_NUMBER = 2**31 - 1
 
 
 class Fields:
@@ -40,6 +41,8 @@ class Fields:
             self.fail(name, value, "must be a whole number")
         if value < minimum:
             self.fail(name, value, f"must be at least {minimum}")
+        if value > MAX_NUMBER:
+            self.fail(name, value, f"is larger than in any model (at most {MAX_NUMBER:,})")
         return value
 
     def flag(self, name: str, default: bool) -> bool:

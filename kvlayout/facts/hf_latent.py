@@ -36,7 +36,8 @@ def _layers_that_select(fields: Fields, layers: int) -> list[bool]:
     """Which layers select tokens; the others reuse an earlier layer's choice."""
     pattern = fields.get("index_topk_pattern")
     if pattern is not None:
-        if not isinstance(pattern, str | list) or len(pattern) != layers or set(pattern) - {"F", "S"}:
+        if not isinstance(pattern, str | list) or [one for one in pattern if one in ("F", "S")] != list(pattern) \
+                or len(pattern) != layers:
             fields.fail("index_topk_pattern", pattern, f"must be F (full) or S (shared) for each of {layers} layers")
         return [letter == "F" for letter in pattern]
     every = fields.number("index_topk_freq", default=1)

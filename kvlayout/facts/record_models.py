@@ -3,13 +3,14 @@
 Run it with a Python that has vLLM (no GPU is needed): each model is built on the meta device by vLLM's own classes,
 as one rank of a process group that only pretends to exist, with a neutral attention backend that takes any block. One
 JSON object a line: ``input`` (a preset's name or a config, and the choices), ``output`` (the different specs, and for
-each layer its name and which of them it has) or ``error`` (the exception's type).
+each layer its name and which of them it has; see :func:`expand`) or ``error`` (the exception's type).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,29 @@ def main(path: str) -> None:
         with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as part:
             command = [sys.executable, "-m", "kvlayout.facts.record_models", "--rank", *map(str, rank), part.name]
             subprocess.run(command, check=True, env={**os.environ, **QUIET})
-            lines += part.read().splitlines()
+            lines += [compact(line) for line in part.read().splitlines()]
     Path(path).write_text("\n".join(lines) + "\n")
+
+
+def compact(line: str) -> str:
+    """Shorten a record's layers from [name, spec] to [pattern, number in the name, spec]; patterns are listed once."""
+    record = json.loads(line)
+    if "output" in record:
+        patterns, layers = [], []
+        for name, spec in record["output"]["layers"]:
+            number = re.search(r"\d+", name).group()
+            pattern = name.replace(number, "#", 1)
+            if pattern not in patterns:
+                patterns.append(pattern)
+            layers.append([patterns.index(pattern), int(number), spec])
+        record["output"] |= {"patterns": patterns, "layers": layers}
+    return json.dumps(record, separators=(",", ":"))
+
+
+def expand(output: dict) -> dict[str, dict]:
+    """Return {layer name: plain spec} of a compact record's output, in vLLM's order."""
+    return {output["patterns"][pattern].replace("#", str(number)): output["specs"][spec]
+            for pattern, number, spec in output["layers"]}
 
 
 def all_cases() -> list[dict]:

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 
 from kvlayout.errors import LayoutError
-from kvlayout.facts.backends import Backend, backends
+from kvlayout.facts.catalogue import Backend, load
 from kvlayout.facts.repack import RULES
 from kvlayout.interior import Interior
 from kvlayout.kernel_blocks import supported_kernel_block_sizes
@@ -83,7 +83,7 @@ def user_backend(obj: object, vllm_version: str) -> UserBackend:
         raise LayoutError("backend", obj, "has no supported_kv_cache_layouts()",
                           "Give a class with that method (None: any layout), a Backend, or a backend's name")
     path = f"{kind.__module__}.{kind.__qualname__}"
-    listed = {one.class_path: one for one in backends(vllm_version).values()}
+    listed = {one.class_path: one for one in load(vllm_version).values()}
     line = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
     recorded = next((listed[base] for base in line if base in listed), None)
     facts = {} if recorded is None else {f.name: getattr(recorded, f.name) for f in dataclasses.fields(Backend)}

@@ -75,6 +75,8 @@ def test_bad_names_say_what_is_near():
         get_backend("CUSTOM")
     with pytest.raises(LayoutError, match="Use one of .*CPU_ATTN"):
         get_backend("?")
+    with pytest.raises(LayoutError, match="must be a backend's name"):
+        get_backend(["CPU_ATTN"])
     with pytest.raises(LayoutError, match="vllm_version"):
         backends("0.28.0")
 

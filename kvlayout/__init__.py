@@ -28,6 +28,7 @@ __getattr__, __dir__, __all__ = attach(__name__, {
         "assert_backend_layout_supported"),
     ".kernel_blocks": ("select_common_block_size", "prepare_kernel_block_sizes"),
     ".facts.backends": ("backends", "get_backend", "as_backend"),
+    ".facts.machine": ("Machine",),
     ".facts.models": ("presets", "get_preset", "model_from_config", "model_from_specs"),
     ".selection": ("Selection",),
     ".plan": ("Plan", "make_plan"),

@@ -116,6 +116,8 @@ def choose_backends(model: Model, selection: Selection, own: Iterable[object] = 
         else:
             chosen = None if mine is not None else selection.backend
             of_kind[kind] = get_backend(model.backend_name(kind, chosen, vllm_version=version), version)
+    machine = replace(selection.machine, kv_connector=selection.connector is not None)
+    of_kind = {kind: backend.on(machine) for kind, backend in of_kind.items()}
     return {name: of_kind[kind] for name, kind in kinds.items()}
 
 

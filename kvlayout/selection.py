@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 import msgspec
 
 from kvlayout.errors import LayoutError, check_int
+from kvlayout.facts.machine import Machine
 from kvlayout.layout import layout_from_name
 from kvlayout.versions import NEWEST, VLLM_VERSIONS
 
@@ -31,6 +32,7 @@ class Selection:
         max_model_len: tokens, None as the model's config says; only a state layer's block depends on it
         disable_hybrid_kv_cache_manager: vLLM's option of that name
         device: "cpu", "cuda:i" or "meta", for allocation only
+        machine: the hardware and settings that backends ask about; by default what the catalogue was recorded on
         vllm_version: the release to reproduce
     """
 
@@ -50,6 +52,7 @@ class Selection:
     max_model_len: int | None = None
     disable_hybrid_kv_cache_manager: bool = False
     device: str = "cpu"
+    machine: Machine = Machine()
     vllm_version: str = NEWEST
 
     def __post_init__(self):
@@ -75,8 +78,7 @@ class Selection:
 
     def to_json(self) -> str:
         """Return the choices that differ from the defaults, as JSON."""
-        chosen = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        return json.dumps({"model": self.model, **chosen}, indent=2, allow_nan=False)
+        return json.dumps({"model": self.model, **_changed(self)}, indent=2, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Selection:
@@ -88,10 +90,9 @@ class Selection:
         """Return the selection of a dict; LayoutError for an unknown field or a value of another type."""
         if not isinstance(data, dict):
             raise LayoutError("selection", data, "must be a JSON object of a Selection's fields")
-        unknown = sorted(set(data) - {f.name for f in fields(cls)})
-        if unknown:
-            raise LayoutError("selection", unknown, "are not fields of a Selection",
-                              f"Use {', '.join(f.name for f in fields(cls))}")
+        _check_names("selection", data, cls)
+        if isinstance(data.get("machine"), dict):
+            _check_names("machine", data["machine"], Machine)
         try:
             return msgspec.convert(data, cls)
         except msgspec.ValidationError as error:
@@ -104,6 +105,19 @@ class Selection:
     def to_dict(self) -> dict:
         """Return every choice as a plain dict."""
         return asdict(self)
+
+
+def _changed(value: Selection | Machine) -> dict:
+    """Return the fields that differ from their default."""
+    found = {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) != f.default}
+    return {name: _changed(one) if isinstance(one, Machine) else one for name, one in found.items()}
+
+
+def _check_names(argument: str, data: dict, kind: type) -> None:
+    known = [f.name for f in fields(kind)]
+    unknown = sorted(set(data) - set(known))
+    if unknown:
+        raise LayoutError(argument, unknown, f"are not fields of a {kind.__name__}", f"Use {', '.join(known)}")
 
 
 def decode_json(text: str | bytes, what: str) -> object:

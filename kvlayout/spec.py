@@ -41,6 +41,26 @@ class KVQuantMode(IntEnum):
         """Each (token, head) carries fp32 scales of its own."""
         return self.name.endswith("PER_TOKEN_HEAD")
 
+    @property
+    def is_nvfp4(self) -> bool:
+        """Packed fp4 data and fp8 block scales."""
+        return self is KVQuantMode.NVFP4
+
+    @property
+    def is_turboquant(self) -> bool:
+        """One of the TurboQuant formats."""
+        return self.name.startswith("TURBOQUANT")
+
+    @property
+    def is_octave(self) -> bool:
+        """One of the Octave formats."""
+        return self.name.startswith("OCTAVE")
+
+    @property
+    def is_ultraquant(self) -> bool:
+        """The UltraQuant 4-bit format."""
+        return self is KVQuantMode.ULTRAQUANT_4BIT
+
 
 @dataclass(frozen=True)
 class MultipleOf:

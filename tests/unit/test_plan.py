@@ -137,8 +137,18 @@ def test_a_backend_of_the_users():
         kv.make_plan(kv.Selection(backend="Mine"))
 
 
+def test_the_machine_decides_what_a_backend_declares():
+    assert plan(backend="FLASHINFER").layout.name == "LBNHC"
+    blackwell = kv.Machine(platform="cuda", cuda_major=10)
+    assert plan(backend="FLASHINFER", machine=blackwell).layout.name == "LBHNC"
+    assert kv.Selection.from_json('{"machine": {"platform": "cuda", "cuda_major": 10}}').machine == blackwell
+    with pytest.raises(kv.LayoutError, match="cuda_mayor"):
+        kv.Selection.from_json('{"machine": {"cuda_mayor": 10}}')
+
+
 def test_selections_round_trip():
-    for choices in [{}, {"model": "llama-tiny", "layout": "BLNHC"}, {"available_memory": 5, "tp_size": 2, "pp_rank": 0},
+    for choices in [{}, {"machine": kv.Machine(platform="rocm", cdna_version=3)},
+                    {"model": "llama-tiny", "layout": "BLNHC"}, {"available_memory": 5, "tp_size": 2, "pp_rank": 0},
                     {"model": {"model_type": "llama", "hidden_size": 64}}]:
         selection = kv.Selection(**choices)
         assert kv.Selection.from_json(selection.to_json()) == selection

@@ -1,1 +1,12 @@
 """Figures of layouts: library objects in, matplotlib Figures out; no pyplot state and no ipywidgets."""
+
+from kvlayout.lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, {
+    ".common": ("Coordinate",),
+    ".offsets": ("OffsetsFigure", "offsets_figure"),
+    ".page": ("PageFigure", "page_figure"),
+    ".memory": ("MemoryFigure", "memory_figure"),
+    ".resolver": ("ResolverFigure", "resolver_figure"),
+    ".strides": ("StridesFigure", "strides_figure"),
+})

@@ -13,6 +13,7 @@ from matplotlib.transforms import Bbox
 
 from kvlayout.address import AddressMap
 from kvlayout_widgets.figures.glyphs import Glyphs, Label, fit, text_width
+from kvlayout_widgets.figures.shown import ShownFigure
 from kvlayout_widgets.figures.theme import Theme, as_theme
 
 WIDTH, HEIGHT, DPI = 960, 460, 100  # pixels; 9.6 x 4.6 inches
@@ -42,7 +43,7 @@ class Drawing:
 
     def __init__(self, theme: str | Theme = "light"):
         self.theme = as_theme(theme)
-        self.figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor=self.theme.background)
+        self.figure = ShownFigure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor=self.theme.background)
         FigureCanvasAgg(self.figure)
         self.headline = self.subline = self.footer = ""
         self._facts: tuple[str, ...] = ()
@@ -83,6 +84,7 @@ class Drawing:
     def tell(self, facts: Iterable[str]) -> None:
         """Set the sentences of the alt text."""
         self._facts = tuple(fact if fact.endswith((".", "!", "?")) else f"{fact}." for fact in facts if fact)
+        self.figure.alt = self.alt_text()
 
 
 def ceil_div(value: int, divisor: int) -> int:

@@ -36,7 +36,7 @@ def main(path: str) -> None:
 
 
 def compact(line: str) -> str:
-    """Shorten a record's layers from [name, spec] to [pattern, number in the name, spec]; patterns are listed once."""
+    """Shorten a record: its layers from [name, spec] to [pattern, number in the name, spec], each pattern once."""
     record = json.loads(line)
     if "output" in record:
         patterns, layers = [], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from html import escape
 
 from kvlayout import AddressMap
 from kvlayout.layout import KVCacheLayout
@@ -28,15 +29,20 @@ class Table:
     caption: str = ""
 
     def _repr_html_(self) -> str:
-        cells = [[layout_chips(cell) if cell in KVCacheLayout.__members__ else cell for cell in row]
-                 for row in self.rows]
-        header = [layout_chips(cell) if cell in KVCacheLayout.__members__ else cell for cell in self.header]
-        return f"<style>{STYLE}</style><div class='kvl'>{html_table(header, cells, self.caption)}</div>"
+        # A header of chips would be wider than a notebook; Jupyter aligns cells to the right, names read from the left.
+        cells = [[f'<div style="text-align:left;white-space:nowrap">{_first_cell(first)}</div>', *map(escape, rest)]
+                 for first, *rest in self.rows]
+        return (f"<style>{STYLE}</style><div class='kvl'>"
+                f"{html_table(list(map(escape, self.header)), cells, self.caption)}</div>")
 
     def __repr__(self) -> str:
         widths = [max(map(len, column)) for column in zip(self.header, *self.rows)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in (self.header, *self.rows)]
         return "\n".join(line.rstrip() for line in lines)
+
+
+def _first_cell(text: str) -> str:
+    return layout_chips(text) if text in KVCacheLayout.__members__ else escape(text)
 
 
 def layout_table() -> Table:

@@ -29,7 +29,7 @@ class Selection:
         kernel_block_size: tokens a kernel block; None takes what vLLM would
         num_blocks: blocks to plan; or else
         available_memory: bytes to fill with blocks
-        max_model_len: tokens, None as the model's config says; only the state layers of models without attention depend on it
+        max_model_len: tokens, None as the model's config says; only models of state layers alone depend on it
         disable_hybrid_kv_cache_manager: vLLM's option of that name
         device: "cpu", "cuda:i" or "meta", for allocation only
         machine: the hardware and settings that backends ask about; by default what the catalogue was recorded on

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from matplotlib.transforms import Bbox
 
 from kvlayout.address import AddressMap
@@ -70,8 +71,9 @@ class Drawing:
         if not frame:
             axes.set_axis_off()
             return axes
-        axes.xaxis.set_visible(False)
-        axes.yaxis.set_visible(False)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_visible(False)
+            axis.set_major_locator(NullLocator())
         for spine in axes.spines.values():
             spine.set_color(self.theme.line)
             spine.set_linewidth(0.8)

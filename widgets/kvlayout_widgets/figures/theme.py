@@ -109,8 +109,9 @@ def mix(colour: str, other: str, share: float) -> str:
 
 def ink_on(face: str) -> str:
     """Return black or white, whichever is easier to read on ``face``."""
-    red, green, blue = rgb(face)
-    return "#FFFFFF" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#101418"
+    # Relative luminance as in WCAG; above 0.18, black stands out more than white.
+    linear = [((part / 255 + 0.055) / 1.055) ** 2.4 for part in rgb(face)]
+    return "#FFFFFF" if 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] < 0.18 else "#101418"
 
 
 def format_bytes(count: int) -> str:

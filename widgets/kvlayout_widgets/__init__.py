@@ -4,7 +4,7 @@ from importlib import import_module
 
 _HOME = {"Explorer": "kvlayout_widgets.explorer", "Picture": "kvlayout_widgets.picture"}
 
-__all__ = sorted(_HOME)
+__all__ = ["Explorer", "Picture"]
 
 
 def __getattr__(name: str):

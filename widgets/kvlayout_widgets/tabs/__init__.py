@@ -1,0 +1,1 @@
+"""The explorer's tabs, one a module; each draws the state when it is visible and out of date."""

@@ -65,8 +65,8 @@ def tensor_geometry(
         if block_stride != dense:
             raise LayoutError(
                 "kernel_block_size", kernel_block_size,
-                f"splits blocks that aren't one dense page: block_stride is {block_stride:,} bytes, the page {dense:,} "
-                f"({layout.name}), so kernel blocks would need two different steps",
+                f"splits blocks that aren't one dense page: block_stride is {block_stride:,} bytes, the page "
+                f"{dense:,} ({layout.name}), so kernel blocks would need two different steps",
                 f"Use block_size={kernel_block_size}, or a layer-compact layout such as LBNHC without padding")
         if block_stride % ratio:
             raise LayoutError("kernel_block_size", kernel_block_size,
@@ -103,12 +103,15 @@ def layer_views(geometry: Geometry, layers: tuple[str, ...], dtype: str, size_by
     named = [("C", counts[3]), *zip(("block_stride", "head stride", "state stride"), steps)]
     for name, value in named:
         if value % item:
-            raise LayoutError(name, value, f"must be a multiple of {item} bytes, one {dtype} element, to be viewed so")
+            raise LayoutError(name, value,
+                              f"must be a multiple of {item} bytes, one {dtype} element, to be viewed so")
     views = []
     for index, layer in enumerate(layers):
         start = geometry.offset + index * geometry.strides[0]
         if start % item:
-            raise LayoutError("offset", start, f"of layer {layer} must be a multiple of {item} bytes, one {dtype} element")
+            raise LayoutError("offset", start,
+                              f"of layer {layer} must be a multiple of {item} bytes, one {dtype} element")
         views.append(LayerView(layer, (*counts[:3], counts[3] // item),
-                               (*(step // item for step in steps[:3]), steps[3] if item == 1 else 1), start // item, dtype))
+                               (*(step // item for step in steps[:3]), steps[3] if item == 1 else 1),
+                               start // item, dtype))
     return views

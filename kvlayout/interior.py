@@ -111,7 +111,7 @@ class Interior:
                                   f"hold {total:,} bytes a state in head slot {head}, but C is {content:,} bytes",
                                   "Name what is left over 'padding'")
         if self.scope == "state":
-            for placed, head in kinds.items():
+            for placed in kinds:
                 for begin, field in placed:
                     if field.offset != begin or field.element_stride is not None:
                         raise LayoutError("fields", field.name, f"must begin at byte {begin} of C, after the field "
@@ -142,7 +142,7 @@ class Interior:
                            + piece * field.unit[1] + rest)
         return found
 
-    def coordinates(self, heads: int, states: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def coordinates(self, heads: int, states: int, positions: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return (head slot, state, byte) of positions in a page (scope "page"), the inverse of :meth:`positions`."""
         inverse = self._inverse(tuple(range(heads)), states)
         return tuple(part[positions] for part in inverse)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from kvlayout.address import AddressMap
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
@@ -40,7 +39,8 @@ class Plan:
         groups: this rank's groups; layer pages as grouping left them
         config: this rank's tensors; ``config.kv_cache_layout`` is the layout's name
         kernel_block_sizes: tokens, one a group
-        address_map: of ``config``
+        interiors: {layer: what its pages hold}, where the backend doesn't keep the default
+        address_map: of ``config``, with the backends' kernel blocks and interiors
     """
 
     selection: Selection
@@ -52,16 +52,12 @@ class Plan:
     config: KVCacheConfig
     kernel_block_sizes: tuple[int, ...]
     interiors: dict[str, Interior]
+    address_map: AddressMap
 
     @property
     def layout(self) -> KVCacheLayout:
         """The resolved layout."""
         return self.resolution.layout
-
-    @cached_property
-    def address_map(self) -> AddressMap:
-        """The address map of ``config`` with the backends' kernel blocks and interiors."""
-        return AddressMap(self.config, self.layout, self.kernel_block_sizes, self.interiors)
 
     @property
     def bytes_per_block(self) -> int:
@@ -89,16 +85,16 @@ def make_plan(selection: Selection, *, backends: Iterable[object] = ()) -> Plan:
     config = _config(stages, resolution.layout, selection)
     rank_groups = config.kv_cache_groups
     sizes = _kernel_block_sizes(config, backends, selection)
-    interiors = {}
+    interiors: dict[str, Interior] = {}
     for group, size in zip(rank_groups, sizes):
         for name, spec in group.layer_specs.items():
             kernel_spec = spec if size == spec.block_size else spec.copy_with_new_block_size(size)
             interior = backends[name].interior(kernel_spec, resolution.layout)
             if interior is not None:
                 interiors[name] = interior
-    plan = Plan(selection, model, backends, specs, resolution, tuple(rank_groups), config, tuple(sizes), interiors)
-    plan.address_map  # a selection whose addresses can't be expressed is refused here, not when it is drawn
-    return plan
+    address_map = AddressMap(config, resolution.layout, tuple(sizes), interiors)
+    return Plan(selection, model, backends, specs, resolution, rank_groups, config, tuple(sizes), interiors,
+                address_map)
 
 
 def choose_backends(model: Model, selection: Selection, own: Iterable[object] = ()) -> dict[str, Backend]:

@@ -78,7 +78,7 @@ class StridedSet:
             if self.extents[axis] <= 1:
                 array[:] = 0
         room = None  # bytes that the axis outside leaves for the current one; None: the set's own span
-        for i, axis in enumerate(self.walk):
+        for axis in self.walk:
             stride, extent = self.strides[axis], self.extents[axis]
             if stride == 1:
                 index, rest = rest, None
@@ -183,7 +183,7 @@ def merge_runs(starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def first_shared(a: StridedSet, b: StridedSet) -> int | None:
-    """Return an address that is in both sets (the lowest where one of them is a single run); None if there is none."""
+    """Return an address that is in both sets, the lowest where one of them is a single run; None if there is none."""
     if a.is_empty or b.is_empty or a.end <= b.offset or b.end <= a.offset:
         return None
     for run, other in ((a, b), (b, a)):
@@ -198,7 +198,8 @@ def first_shared(a: StridedSet, b: StridedSet) -> int | None:
     starts_a, starts_b = np.sort(starts_a), np.sort(starts_b)
     behind = np.searchsorted(starts_b, starts_a, side="right")
     before = np.where(behind > 0, starts_b[np.maximum(behind - 1, 0)] + length_b > starts_a, False)
-    after = np.where(behind < len(starts_b), starts_b[np.minimum(behind, len(starts_b) - 1)] < starts_a + length_a, False)
+    nearest = starts_b[np.minimum(behind, len(starts_b) - 1)]
+    after = np.where(behind < len(starts_b), nearest < starts_a + length_a, False)
     hits = np.flatnonzero(before | after)
     if len(hits) == 0:
         return None

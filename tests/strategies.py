@@ -56,7 +56,8 @@ def mamba_specs(draw, block_size: int = 8) -> MambaSpec:
     shapes = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=2))
     spec = MambaSpec(block_size, shapes, ["bfloat16"] * len(shapes))
     if draw(st.booleans()):
-        spec = MambaSpec(block_size, shapes, ["bfloat16"] * len(shapes), spec.page_size_bytes + draw(st.integers(0, 9)))
+        padded = spec.page_size_bytes + draw(st.integers(0, 9))
+        spec = MambaSpec(block_size, shapes, ["bfloat16"] * len(shapes), padded)
     return spec
 
 

@@ -119,8 +119,9 @@ def allocate_kv_cache(
     info = memory_info(place)
     if info is not None and size > info[0]:
         raise CacheMemoryError(
-            "size", size, f"asks for {size / 2**30:,.2f} GiB ({size:,} bytes), but {place} has {info[0] / 2**30:,.2f} "
-            f"GiB ({info[0]:,} bytes) free", "Lower num_blocks or available_memory, or plan on 'meta'")
+            "size", size, f"asks for {size / 2**30:,.2f} GiB ({size:,} bytes), but {place} has "
+            f"{info[0] / 2**30:,.2f} GiB ({info[0]:,} bytes) free",
+            "Lower num_blocks or available_memory, or plan on 'meta'")
     buffer = None
     try:
         buffer = torch.zeros(size, dtype=torch.int8, device=place)
@@ -135,5 +136,5 @@ def allocate_kv_cache(
         raise
     give_back(place)
     free = memory_info(place)
-    raise CacheMemoryError("size", size, f"could not be allocated on {place} ({free[0] if free else 0:,} bytes free): "
-                           f"{reason}", "Lower num_blocks or available_memory, or plan on 'meta'")
+    raise CacheMemoryError("size", size, f"could not be allocated on {place} ({free[0] if free else 0:,} bytes "
+                           f"free): {reason}", "Lower num_blocks or available_memory, or plan on 'meta'")

@@ -32,7 +32,8 @@ def best(run: Callable[[], object], repeats: int = 7, number: int = 1) -> float:
 
 
 def show(name: str, ours: float, other: float, against: str, aim: str) -> None:
-    print(f"{name:44} {ours * 1e3:10.3f} ms  /  {other * 1e3:10.3f} ms {against:28} = {ours / other:5.2f}   (aim {aim})")
+    print(f"{name:44} {ours * 1e3:10.3f} ms  /  {other * 1e3:10.3f} ms {against:28} = {ours / other:5.2f}   "
+          f"(aim {aim})")
 
 
 def bench_addresses() -> None:
@@ -110,7 +111,8 @@ def bench_redraw() -> None:
 
 
 if __name__ == "__main__":
-    print(f"Python {platform.python_version()}, numpy {np.__version__}, {platform.machine()}, {time.strftime('%Y-%m-%d')}")
+    print(f"Python {platform.python_version()}, numpy {np.__version__}, {platform.machine()}, "
+          f"{time.strftime('%Y-%m-%d')}")
     wanted = set(sys.argv[1:]) or {"addresses", "vllm", "redraw"}
     for name in ("addresses", "vllm", "redraw"):
         if name in wanted:

@@ -75,7 +75,8 @@ def test_runs_cover_exactly_the_selection(address_map, data):
     selection = [data.draw(st.one_of(st.none(), st.lists(st.integers(0, n - 1), min_size=1, max_size=3)))
                  for n in address_map.shape(layer)[:3]]
     runs = address_map.runs(layer, *selection)
-    index = [np.arange(n) if s is None else np.unique(s) for n, s in zip(address_map.shape(layer), [*selection, None])]
+    index = [np.arange(n) if chosen is None else np.unique(chosen)
+             for n, chosen in zip(address_map.shape(layer), [*selection, None])]
     expected = np.unique(address_map.offset(layer, *np.meshgrid(*index, indexing="ij")))
     covered = np.concatenate([np.arange(start, start + length) for start, length in runs])
     assert (covered == expected).all()
@@ -123,7 +124,8 @@ def test_contiguity_of_a_real_model(selection):
     chosen, expected = RUNS[selection]
     found = []
     for layout in KVCacheLayout:
-        runs = AddressMap(get_kv_cache_config_from_groups([group], 0, layout, num_gpu_blocks_override=64)).runs(**chosen)
+        config = get_kv_cache_config_from_groups([group], 0, layout, num_gpu_blocks_override=64)
+        runs = AddressMap(config).runs(**chosen)
         lengths = {length for _, length in runs}
         assert len(lengths) == 1
         found.append(f"{len(runs)}x{lengths.pop()}")
@@ -172,7 +174,8 @@ def test_scales_at_the_tail_of_the_page():
     # vllm#40991: 64 states of 128 fp8 bytes, then 64 fp32 scales.
     from kvlayout.interior import Field, Interior
     spec = MLAAttentionSpec(block_size=64, num_kv_heads=1, head_size=132, dtype="uint8")
-    interior = Interior((Field("latent", 0, 128, state_stride=128), Field("scale", 8192, 1, 32, state_stride=4)), "page")
+    data, scale = Field("latent", 0, 128, state_stride=128), Field("scale", 8192, 1, 32, state_stride=4)
+    interior = Interior((data, scale), "page")
     config = get_kv_cache_config_from_groups([KVCacheGroupSpec(["k_cache"], spec)], 0, "LBNHC",
                                              num_gpu_blocks_override=3)
     address_map = AddressMap(config, interiors={"k_cache": interior})

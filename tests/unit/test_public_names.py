@@ -9,14 +9,17 @@ import pytest
 import kvlayout
 from kvlayout.lazy import attach
 
-PROMISED = """KVCacheLayout PhysicalLayout layout_from_name KVQuantMode AttentionSpec FullAttentionSpec SlidingWindowSpec
-MLAAttentionSpec ChunkedLocalAttentionSpec CrossAttentionSpec MambaSpec UniformTypeKVCacheSpecs
-compute_layer_kv_cache_shape_bytes compute_layout_strides get_kv_cache_groups KVCacheTensor KVCacheGroupSpec
-KVCacheConfig build_kv_cache_tensor get_kv_cache_config_from_groups validate_kv_cache_layout
-get_supported_kv_cache_layouts resolve_kv_cache_layout resolve record_kv_cache_layout
-resolve_diffusion_kv_cache_layout get_connector_required_kv_cache_layout adopt_kv_cache_layout
-assert_backend_layout_supported select_common_block_size AddressMap Owner allocate_kv_cache KVCache Selection Plan
-make_plan LayoutError""".split()
+PROMISED = [
+    "KVCacheLayout", "PhysicalLayout", "layout_from_name", "KVQuantMode", "AttentionSpec", "FullAttentionSpec",
+    "SlidingWindowSpec", "MLAAttentionSpec", "ChunkedLocalAttentionSpec", "CrossAttentionSpec", "MambaSpec",
+    "UniformTypeKVCacheSpecs", "compute_layer_kv_cache_shape_bytes", "compute_layout_strides",
+    "get_kv_cache_groups", "KVCacheTensor", "KVCacheGroupSpec", "KVCacheConfig", "build_kv_cache_tensor",
+    "get_kv_cache_config_from_groups", "validate_kv_cache_layout", "get_supported_kv_cache_layouts",
+    "resolve_kv_cache_layout", "resolve", "record_kv_cache_layout", "resolve_diffusion_kv_cache_layout",
+    "get_connector_required_kv_cache_layout", "adopt_kv_cache_layout", "assert_backend_layout_supported",
+    "select_common_block_size", "AddressMap", "Owner", "allocate_kv_cache", "KVCache", "Selection", "Plan",
+    "make_plan", "LayoutError",
+]
 
 
 @pytest.mark.parametrize("name", sorted({*PROMISED, *kvlayout.__all__}))

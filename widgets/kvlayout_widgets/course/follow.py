@@ -61,15 +61,17 @@ class FollowToken(widgets.VBox):
     def _show(self) -> None:
         slot, size, chosen = self.slot.value, self.block_size, KVCacheLayout[self.layout_choice.value]
         block, row = divmod(slot, size)
-        offsets = {layout: one.offset(self.layer.value, block, self.head.value, row) for layout, one in self.maps.items()}
+        offsets = {layout: one.offset(self.layer.value, block, self.head.value, row)
+                   for layout, one in self.maps.items()}
         self.answer = offsets[chosen]
         address_map = self.maps[chosen]
         region = address_map.region(self.layer.value)
-        parts = [(self.layer.value, region.geometry.strides[0], "layer"), (block, region.geometry.strides[1], "block"),
-                 (self.head.value, region.geometry.strides[2], "head"), (row, region.geometry.strides[3], "row")]
-        total = " + ".join(f"{word} {index:,} × {stride:,}" for index, stride, word in parts)
+        index = {"layer": self.layer.value, "block": block, "head": self.head.value, "row": row}
+        total = " + ".join(f"{word} {at:,} × {stride:,}"
+                           for (word, at), stride in zip(index.items(), region.geometry.strides))
         self.words.value = (
-            f"<div>slot {slot:,} = block {slot:,} // {size} = <b>{block:,}</b>, row {slot:,} % {size} = <b>{row}</b></div>"
+            f"<div>slot {slot:,} = block {slot:,} // {size} = <b>{block:,}</b>, row {slot:,} % {size} = "
+            f"<b>{row}</b></div>"
             f"<div>offset = {total} = <b>{exact_address(self.answer)}</b></div>")
         first = max(0, block - 32)
         self._figure.update(address_map, first_column=first, title=f"slot {slot:,}", selected=Coordinate(

@@ -44,12 +44,13 @@ class Predict(widgets.VBox):
         self.truth = offsets[self.layout_name]
         wrong = sorted(set(offsets.values()) - {self.truth})
         options = sorted([self.truth, *self._random.sample(wrong, 3)])
-        self.mistaken_for = {offset: [name for name, value in offsets.items() if value == offset] for offset in options}
+        self.mistaken_for = {offset: [name for name, value in offsets.items() if value == offset]
+                             for offset in options}
         self.at = Coordinate(f"layers.{at[0]}", *at[1:])
         self.question.value = (
-            f"<div>{layout_chips(self.layout_name)} &nbsp; 2 layers, 3 blocks, 2 heads, 2 tokens a block, K and V of 8 "
-            f"bytes each.</div><div>At which byte begins <b>layer {at[0]}, block {at[1]}, head {at[2]}, token {at[3]}"
-            "</b>?</div>")
+            f"<div>{layout_chips(self.layout_name)} &nbsp; 2 layers, 3 blocks, 2 heads, 2 tokens a block, K and V "
+            f"of 8 bytes each.</div><div>At which byte begins <b>layer {at[0]}, block {at[1]}, head {at[2]}, "
+            f"token {at[3]}</b>?</div>")
         self.choice.options = [(f"{offset}", offset) for offset in options]
         self.choice.value, self.choice.disabled, self.reveal.disabled = None, False, False
         self.verdict.value, self.picture.layout.display = "", "none"

@@ -29,7 +29,7 @@ class Table:
     caption: str = ""
 
     def _repr_html_(self) -> str:
-        # A header of chips would be wider than a notebook; Jupyter aligns cells to the right, names read from the left.
+        # A header of chips would be wider than a notebook. Jupyter aligns cells to the right, which suits no name.
         cells = [[f'<div style="text-align:left;white-space:nowrap">{_first_cell(first)}</div>', *map(escape, rest)]
                  for first, *rest in self.rows]
         return (f"<style>{STYLE}</style><div class='kvl'>"
@@ -37,7 +37,8 @@ class Table:
 
     def __repr__(self) -> str:
         widths = [max(map(len, column)) for column in zip(self.header, *self.rows)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in (self.header, *self.rows)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths))
+                 for row in (self.header, *self.rows)]
         return "\n".join(line.rstrip() for line in lines)
 
 

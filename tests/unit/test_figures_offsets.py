@@ -5,11 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
+from kvlayout.config import KVCacheGroupSpec
 from kvlayout.errors import LayoutError
 from kvlayout.layout import AXES, KVCacheLayout
+from kvlayout.spec import UniformTypeKVCacheSpecs
 from kvlayout_widgets.figures.common import Coordinate
 from kvlayout_widgets.figures.offsets import DRAWN, OffsetsFigure, offsets_figure
-from tests.figure_maps import KINDS, dense, hybrid, indexer, overlay, tiny
+from tests.figure_maps import KINDS, dense, hybrid, indexer, overlay, planned, tiny
 from tests.figure_reading import check_labels, middle, png_size
 
 PAIRS = list(itertools.permutations(AXES, 2))
@@ -21,9 +23,11 @@ def drawing():
     return OffsetsFigure()
 
 
-def expected_offset(address_map, at):
-    """The offset of {axis: index}, or None where that layer has no such index."""
+def expected_offset(address_map, at, drawn):
+    """The offset of {axis: index}; a layer without an index that isn't ``drawn`` is taken at 0, else None."""
     extents = address_map.shape(at["L"])
+    at = {axis: 0 if axis not in drawn + "L" and index >= extents["BHNC".index(axis)] else index
+          for axis, index in at.items()}
     if any(at[axis] >= extent for axis, extent in zip("BHNC", extents)):
         return None
     return address_map.offset(**{NAMES[axis]: index for axis, index in at.items()})
@@ -43,7 +47,7 @@ def test_every_drawn_cell_is_the_maps_offset(drawing, kind, rows, columns):
     cells = list(np.ndindex(values.shape))
     for row, column in rng.choice(cells, size=min(len(cells), 200), replace=False):
         at = {**fixed, rows: int(row) + drawing.first_row, columns: int(column) + drawing.first_column}
-        expected = expected_offset(address_map, at)
+        expected = expected_offset(address_map, at, rows + columns)
         assert np.ma.getmaskarray(values)[row, column] == (expected is None)
         if expected is not None:
             assert int(values[row, column]) == expected
@@ -123,7 +127,7 @@ def test_layers_of_all_groups_are_drawn_and_named(drawing):
     address_map = overlay()
     drawing.update(address_map)
     assert drawing.num_rows == len(address_map.layers) == 19
-    assert [text.get_text() for text in drawing._region_names] == [
+    assert [text.get_text() for text in drawing._band_names] == [
         "group 0: full attention, 4 layers, page 64 KiB", *(
             f"group {group}: sliding window, {3 if group == 4 else 4} layers, page 64 KiB" for group in range(1, 5))]
     assert len(drawing._bounds.get_segments()) == 4
@@ -137,6 +141,29 @@ def test_a_layer_without_that_head_is_hatched_not_invented(drawing):
     assert mask[:, 1].sum() == 18  # the Mamba layers have one head slot
     assert "hatched: that layer has no such index" in drawing.footer
     assert drawing.axes.patch.get_hatch()
+
+
+def test_layers_without_the_selections_state_are_taken_at_their_start(drawing):
+    address_map = hybrid()
+    selected = Coordinate(address_map.layers[1], 5, 1, 700)
+    drawing.update(address_map, selected=selected)
+    assert not np.ma.getmaskarray(drawing.offsets).any()
+    assert drawing.offsets[1, 5] == selected.offset(address_map)
+    assert drawing.offsets[10, 5] == address_map.offset(address_map.layers[10], 5)
+    assert drawing.coordinate_at(5, 10) == Coordinate(address_map.layers[10], 5)
+    assert "in layers without that index, at 0" in drawing.footer
+    drawing.update(address_map, fixed={"N": 700})
+    assert np.ma.getmaskarray(drawing.offsets).sum(axis=0)[0] == 18  # asked for: the Mamba layers have none
+
+
+def test_layers_of_two_tensors_that_take_turns_stay_visible(drawing):
+    specs = indexer().config.layer_specs
+    order = sorted(specs, key=lambda name: int(name.split(".")[2]))
+    group = KVCacheGroupSpec(order, UniformTypeKVCacheSpecs(64, {name: specs[name] for name in order}))
+    address_map = planned([group], KVCacheLayout.LBNHC, 50)
+    drawing.update(address_map)
+    assert len(drawing._bounds.get_segments()) == 0
+    assert drawing._band_names == []
 
 
 def test_group_and_fixed_choose_the_layer(drawing):

@@ -29,7 +29,7 @@ class Folded:
         located, fields: whose each byte is, and what it holds
         extents: indices of each axis
         colour: the innermost thing whose bands are wide enough to be seen: "field" or an axis
-        is_seen: False where even the outermost axis is too fine, and ``colour`` is that one
+        band: pixels of one index of it; where even the outermost axis is too fine to be seen, ``colour`` is that one
         fold_words: what a row is
     """
 
@@ -44,7 +44,7 @@ class Folded:
     fields: np.ndarray
     extents: dict[str, int]
     colour: str
-    is_seen: bool
+    band: float
     fold_words: str
 
     def extent(self, axis: str) -> int:
@@ -58,9 +58,14 @@ class Folded:
         return np.where(self.owned, found, -1)
 
     @property
+    def is_seen(self) -> bool:
+        """Whether single bands of the coloured axis can be seen."""
+        return self.band >= _SEEN
+
+    @property
     def alternates(self) -> bool:
         """Whether neighbours are told apart by alternating shades: only where there are too many for a ramp."""
-        return self.is_seen and self.colour != "field" and self.extents[self.colour] > 12
+        return self.band >= _SEEN_HATCHED and self.colour != "field" and self.extents[self.colour] > 12
 
     @property
     def owned(self) -> np.ndarray:
@@ -70,7 +75,9 @@ class Folded:
 
 def folded(address_map: AddressMap, start: int, length: int, fold: int | None, group: int, width: int) -> Folded:
     """Return ``length`` bytes from ``start`` as rows of ``fold`` bytes, sampled at ``width`` pixels a row."""
-    region = next((region for region in address_map.regions if region.group == group), None)
+    # Rows follow the layers that most bytes belong to.
+    region = max((region for region in address_map.regions if region.group == group), default=None,
+                 key=lambda region: len(region.layers) * region.page_size_bytes)
     if fold is None:
         fold = _natural_fold(address_map, region, length)
     fold = min(fold, length)
@@ -81,11 +88,11 @@ def folded(address_map: AddressMap, start: int, length: int, fold: int | None, g
     offsets = start + np.minimum(offsets, length - 1)
     located = address_map.locate(offsets, group)
     fields = field_table(address_map).codes(located)
-    colour, is_seen = _colour(address_map, region, fold / width)
+    colour, band = _colour(address_map, region, fold / width)
     shapes = [r.geometry.shape[1:] for r in address_map.regions if r.group == group]
     extents = {"L": len(address_map.layers), **{axis: max((shape[i] for shape in shapes), default=0)
                                                 for i, axis in enumerate("BHNC")}}
-    return Folded(start, length, offsets, inside, fold, total, located, fields, extents, colour, is_seen,
+    return Folded(start, length, offsets, inside, fold, total, located, fields, extents, colour, band,
                   _fold_words(address_map, region, fold))
 
 
@@ -107,19 +114,19 @@ def _natural_fold(address_map: AddressMap, region: Region | None, length: int) -
     return largest * ceil_div(length, largest * MOST_ROWS)
 
 
-def _colour(address_map: AddressMap, region: Region | None, pixel_bytes: float) -> tuple[str, bool]:
-    """Return what to colour by, and whether its bands can be seen at ``pixel_bytes``."""
+def _colour(address_map: AddressMap, region: Region | None, pixel_bytes: float) -> tuple[str, float]:
+    """Return what to colour by, and the pixels of one band of it, at ``pixel_bytes`` a pixel."""
     steps = _steps(address_map, region)
     if region is not None:
         wide = {"state": 1, "cell": region.geometry.shape[3],
                 "page": region.geometry.shape[3] * region.geometry.shape[2]}[region.interior.scope]
         step = region.geometry.strides[4] if region.geometry.shape[4] > 1 else 1
-        if max(field.size_bytes for field in region.interior.fields) * wide * step >= _SEEN_HATCHED * pixel_bytes:
-            return "field", True
-    seen = [axis for stride, axis in steps if axis != "C" and stride >= _SEEN * pixel_bytes]
-    if seen:
-        return seen[-1], True
-    return next((axis for _, axis in steps if axis != "C"), "B"), False
+        band = max(field.size_bytes for field in region.interior.fields) * wide * step / pixel_bytes
+        if band >= _SEEN_HATCHED:
+            return "field", band
+    bands = [(axis, stride / pixel_bytes) for stride, axis in steps if axis != "C"]
+    seen = [(axis, band) for axis, band in bands if band >= _SEEN]
+    return seen[-1] if seen else bands[0] if bands else ("B", 0.0)
 
 
 def _fold_words(address_map: AddressMap, region: Region | None, fold: int) -> str:

@@ -150,7 +150,9 @@ class MemoryFigure(Drawing):
         else:
             word = AXIS_WORDS[view.colour][0]
             ramp = self.codes["ramp"] + np.arange(0, 2 * RAMP, 2)
-            entries = [(ramp, f"{word} {view.colour} 0 to {view.extent(view.colour) - 1:,}")]
+            last = view.extent(view.colour) - 1
+            entries = [(ramp, f"layer L, the first to the last of {last + 1}" if view.colour == "L" else
+                        f"{word} {view.colour} 0 to {last:,}")]
             coloured = f"coloured by {word}" + (", neighbours alternate" if view.alternates else "")
         unowned = view.offsets[~view.owned & view.inside]
         if len(unowned):

@@ -42,7 +42,7 @@ class OffsetsFigure(Drawing):
         self.axes.add_collection(self._bounds, autolim=False)
         self._numbers = Glyphs(self.axes, zorder=4)
         self.callout = Callout(self.axes, _BOX[2] - _BOX[0], _BOX[3] - _BOX[1], self.theme)
-        self._region_names: list = []
+        self._band_names: list = []
         bar = self.add_axes(_BOX[2] + 18, _BOX[1], _BOX[2] + 32, _BOX[3])
         self._bar = bar.imshow(np.arange(256)[::-1, None], cmap="cividis", aspect="auto")
         self._bar_axes = bar
@@ -67,9 +67,9 @@ class OffsetsFigure(Drawing):
     ) -> None:
         """Draw byte offsets with axis ``rows`` down and ``columns`` across.
 
-        ``fixed``: the index on each other axis (for "L" also a name); by default the selection's, or else 0, or
-        the first layer of ``group``. The window is moved so that it lies within the axis. LayoutError names a bad
-        axis or index.
+        ``fixed``: the index on each other axis (for "L" also a name). By default it is the selection's, or 0 in
+        layers that have no such index; without a selection 0, or the first layer of ``group``. The window is moved
+        so that it lies within the axis. LayoutError names a bad axis or index.
         """
         if rows not in tuple(AXES) or columns not in tuple(AXES) or rows == columns:
             raise LayoutError("rows, columns", (rows, columns), "must be two different axes",
@@ -77,6 +77,7 @@ class OffsetsFigure(Drawing):
         self._map, self.rows, self.columns = address_map, rows, columns
         self._extents = np.array([address_map.shape(i) for i in range(len(address_map.layers))]).reshape(-1, 4)
         self.fixed = self._fix(fixed or {}, selected, group)
+        self._asked = set(fixed or {})
         self.total_rows, self.total_columns = self._total(rows), self._total(columns)
         self.num_rows, self.num_columns = (min(DRAWN[rows], self.total_rows), min(DRAWN[columns], self.total_columns))
         self.first_row = min(check_int("first_row", first_row, minimum=0), self.total_rows - self.num_rows)
@@ -94,7 +95,7 @@ class OffsetsFigure(Drawing):
         row, column = int(np.floor(y + 0.5)) - self.first_row, int(np.floor(x + 0.5)) - self.first_column
         if not (0 <= row < self.num_rows and 0 <= column < self.num_columns) or self.offsets.mask[row, column]:
             return None
-        at = {**self.fixed, self.rows: row + self.first_row, self.columns: column + self.first_column}
+        at = {axis: int(self._index[axis][row, column]) for axis in AXES}
         return Coordinate(self._map.layers[at["L"]], at["B"], at["H"], at["N"], at["C"])
 
     def _fix(self, fixed: dict, selected: Coordinate | None, group: int) -> dict[str, int]:
@@ -124,12 +125,19 @@ class OffsetsFigure(Drawing):
     def _compute(self) -> None:
         at = {**self.fixed, self.rows: np.arange(self.first_row, self.first_row + self.num_rows)[:, None],
               self.columns: np.arange(self.first_column, self.first_column + self.num_columns)[None, :]}
-        index = [np.broadcast_to(at[axis], (self.num_rows, self.num_columns)) for axis in AXES]
+        index = {axis: np.broadcast_to(at[axis], (self.num_rows, self.num_columns)) for axis in AXES}
         exists = np.ones((self.num_rows, self.num_columns), dtype=bool)
-        for axis, indices in enumerate(index[1:]):
-            exists &= indices < self._extents[index[0], axis]
+        self._falls_back = False
+        for axis in AXES[1:]:
+            inside = index[axis] < self._extents[index["L"], "BHNC".index(axis)]
+            if axis in (self.rows, self.columns) or axis in self._asked:
+                exists &= inside
+            else:
+                self._falls_back |= not inside.all()
+                index[axis] = np.where(inside, index[axis], 0)
+        self._index = index
         values = np.zeros(exists.shape, dtype=np.int64)
-        values[exists] = self._map.offset(*(indices[exists] for indices in index))
+        values[exists] = self._map.offset(*(index[axis][exists] for axis in AXES))
         self.offsets = np.ma.masked_array(values, mask=~exists)
 
     def _draw_map(self) -> None:
@@ -160,36 +168,40 @@ class OffsetsFigure(Drawing):
 
     def _draw_bounds(self, selected: Coordinate | None) -> None:
         """Mark where one group's layers, or one tensor's, end along the layer axis, and name the groups."""
-        for name in self._region_names:
+        for name in self._band_names:
             name.remove()
-        self._region_names, lines = [], []
+        self._band_names, lines = [], []
         down = self.rows == "L"
         if "L" in (self.rows, self.columns):
             first, number = (self.first_row, self.num_rows) if down else (self.first_column, self.num_columns)
             regions = [self._map.region(i) for i in range(first, first + number)]
-            for i, (before, after) in enumerate(zip(regions, regions[1:])):
-                if before is not after:
-                    far = (-0.5, 1e12)
-                    at = (first + i + 0.5,) * 2
-                    lines.append(list(zip(far, at) if down else zip(at, far)))
-            if lines or len(self._map.config.kv_cache_groups) > 1:
-                self._name_regions(regions, down, selected)
+            ends = [i for i, (before, after) in enumerate(zip(regions, regions[1:])) if before is not after]
+            if len(ends) >= len(set(regions)):  # layers of several tensors take turns: lines would hide them
+                ends = [i for i in ends if regions[i].group != regions[i + 1].group]
+            for i in ends:
+                far, at = (-0.5, 1e12), (first + i + 0.5,) * 2
+                lines.append(list(zip(far, at) if down else zip(at, far)))
+            if lines:
+                bands = [regions[i + 1:j + 1] for i, j in zip([-1, *ends], [*ends, number - 1])]
+                self._name_bands(bands, down, selected)
         self._bounds.set_segments(lines)
 
-    def _name_regions(self, regions: list[Region], down: bool, selected: Coordinate | None) -> None:
+    def _name_bands(self, bands: list[list[Region]], down: bool, selected: Coordinate | None) -> None:
         # Names stand on the right, unless the selection's call-out is likely to.
         across = 0 if selected is None or not down else {"B": selected.block, "H": selected.head, "N": selected.state,
                                                          "C": selected.byte}[self.columns] - self.first_column
         right = down and across <= self.num_columns / 2
-        pixels = (_BOX[3] - _BOX[1] if down else _BOX[2] - _BOX[0]) / len(regions)
-        for region in dict.fromkeys(regions):
-            start, size = regions.index(region), regions.count(region)
-            words = wording.region_words(self._map, region) if down else f"group {region.group}"
-            if size * pixels < (17 if down else text_width(words, 8) + 8):
+        pixels = (_BOX[3] - _BOX[1] if down else _BOX[2] - _BOX[0]) / sum(map(len, bands))
+        start = 0
+        for band in bands:
+            words = wording.region_words(self._map, band[0]) if len(set(band)) == 1 else \
+                wording.group_words(self._map, band[0].group)
+            words = words if down else f"group {band[0].group}"
+            share, start = start / sum(map(len, bands)), start + len(band)
+            if len(band) * pixels < (17 if down else text_width(words, 8) + 8):
                 continue
-            share = start / len(regions)
             place = (0.992 if right else 0.008, 1 - share) if down else (share + 0.004, 0.99)
-            self._region_names.append(self.axes.text(
+            self._band_names.append(self.axes.text(
                 *place, words, transform=self.axes.transAxes, ha="right" if right else "left", va="top", fontsize=8,
                 color=self.theme.ink, fontfamily=FONT, zorder=4, parse_math=False,
                 bbox={"facecolor": self.theme.background, "edgecolor": "none", "pad": 2, "alpha": 0.85}))
@@ -228,12 +240,11 @@ class OffsetsFigure(Drawing):
 
     def _spell(self, selected: Coordinate) -> tuple[str, str, str]:
         """Return the selection, its offset, and the distances to its neighbours, in words."""
-        return (wording.coordinate_words(self._map, selected, self._spelt_axes()),
+        index = {"H": selected.head, "N": selected.state, "C": selected.byte}
+        axes = "".join(axis for axis in AXES if axis in "LB" + self.rows + self.columns or index[axis])
+        return (wording.coordinate_words(self._map, selected, axes),
                 wording.address_words(self._map, selected),
                 wording.steps_words(self._map, selected, self.columns + self.rows))
-
-    def _spelt_axes(self) -> str:
-        return "".join(axis for axis in AXES if axis in self.rows + self.columns + "LB" or self.fixed[axis])
 
     def _say(self, selected: Coordinate | None, title: str) -> None:
         layout = self._map.layout.name
@@ -245,6 +256,8 @@ class OffsetsFigure(Drawing):
         notes = [f"all at {', '.join(held)}"]
         if len(self._map.config.kv_cache_groups) > 1:
             notes.append("groups overlay each other: a block id belongs to one of them at a time")
+        if self._falls_back:
+            notes.append("in layers without that index, at 0")
         if self.offsets.mask.any():
             notes.append("hatched: that layer has no such index")
         spelt = "{}:   {}   ·   {}".format(*self._spell(selected)) if selected is not None else ""

@@ -55,7 +55,8 @@ class ResolverFigure(Drawing):
         key = "   ".join(f"{glyph} {word}" for _, _, glyph, word in STATES.values())
         self.say(headline, f"each step starts from what the one before it left   ·   {key}")
         self.tell((f"Table of {len(self.steps)} resolution steps. {headline}",
-                   *(f"{step.rule}: {' '.join((step.sentence, *_reasons(step)))}" for step in self.steps)))
+                   *(f"{step.rule}: {' '.join((step.sentence, *_reasons(step, 'passed' in row)))}"
+                     for step, row in zip(self.steps, self.states))))
 
     def _row(self, step: Step, is_last: bool) -> list[str]:
         decided = is_last and step.rule in DECISIVE and len(step.after) == 1
@@ -92,16 +93,16 @@ class ResolverFigure(Drawing):
                     image[plate] = 5
                 colour = {"kept": "#101418", "dropped": "#FFFFFF", "chosen": "#FFFFFF"}.get(state, self.theme.soft)
                 labels.append(Label(left + cell / 2, y, STATES[state][2], 11, colour))
-            labels += self._sentences(step, text_left, y, high)
+            labels += self._sentences(step, "passed" in row, text_left, y, high)
         looks.append((STATES["dropped"][0], STATES["dropped"][0], ""))
         self.raster.set(image, Palette(looks), (0, self._width, 0, self._height))
         self.glyphs.set(labels)
 
-    def _sentences(self, step: Step, left: int, y: float, high: float) -> list[Label]:
+    def _sentences(self, step: Step, decided: bool, left: int, y: float, high: float) -> list[Label]:
         """The step's sentence and, softer, why layouts were dropped: as many lines as the row has room for."""
         size, wide, most = 7.5, self._width - left, max(1, int(high / 11.5))
         lines = [(line, self.theme.ink) for line in wrap(step.sentence, wide, size)]
-        lines += [(line, self.theme.soft) for reason in _reasons(step) for line in wrap(reason, wide, size)]
+        lines += [(line, self.theme.soft) for reason in _reasons(step, decided) for line in wrap(reason, wide, size)]
         if len(lines) > most:
             lines = [*lines[:most - 1], (fit(lines[most - 1][0], wide - 12, size) + " …", lines[most - 1][1])]
         start = y + (len(lines) - 1) * 5.75
@@ -109,12 +110,13 @@ class ResolverFigure(Drawing):
                 for i, (line, colour) in enumerate(lines)]
 
 
-def _reasons(step: Step) -> list[str]:
+def _reasons(step: Step, decided: bool) -> list[str]:
     """Return "✗ LHBNC, BHLNC: not supported by X", names with the same reason together."""
+    glyph = STATES["passed" if decided else "dropped"][2]
     names: dict[str, list[str]] = {}
     for name, reason in step.dropped.items():
         names.setdefault(reason, []).append(name)
-    return [f"✗ {', '.join(found)}: {reason.removeprefix('is ')}" for reason, found in names.items()]
+    return [f"{glyph} {', '.join(found)}: {reason.removeprefix('is ')}" for reason, found in names.items()]
 
 
 def resolver_figure(steps: Iterable[Step] | Resolution, theme: str | Theme = "light") -> Figure:

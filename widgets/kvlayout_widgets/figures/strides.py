@@ -112,7 +112,7 @@ class StridesFigure(Drawing):
         terms = [f"{index[axis]:,}×{stride:,}" for axis, stride in zip(self.order, self.strides) if index[axis]]
         if region.geometry.offset:
             terms.insert(0, f"{region.geometry.offset:,}")
-        where = wording.coordinate_words(address_map, selected)
+        where = wording.coordinate_words(address_map, selected, "BHNC")
         if region.interior.scope != "state":
             return f"{where}:   offset {exact_address(offset)}"
         return f"{where}:   {' + '.join(terms) or '0'} = {exact_address(offset)}"

@@ -80,7 +80,7 @@ def test_text_can_be_read(theme):
         assert contrast(ink, theme.background) >= 4.5
     for name in FIELD_STYLES:
         face, ink, hatch = field_look(name, theme)
-        assert contrast(ink_on(face), face) >= 3
+        assert contrast(ink_on(face), face) >= 3.2
         assert not hatch or contrast(ink, face) > 1.4
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvlayout.config import KVCacheGroupSpec
 from kvlayout.errors import LayoutError
 from kvlayout.layout import AXES, KVCacheLayout
 from kvlayout_widgets.figures.common import Coordinate
@@ -14,7 +15,7 @@ from kvlayout_widgets.figures.fields import field_table
 from kvlayout_widgets.figures.memory import MemoryFigure, memory_figure
 from kvlayout_widgets.figures.pieces import cut
 from kvlayout_widgets.figures.theme import AXIS_TITLES, rgb
-from tests.figure_maps import KINDS, dense, huge, hybrid, indexer, overlay, padded, tiny
+from tests.figure_maps import KINDS, dense, huge, hybrid, indexer, overlay, padded, planned, tiny
 from tests.figure_reading import check_labels, middle, owner_in, png_size
 
 MAPS = {kind: make() for kind, make in KINDS.items()}
@@ -222,6 +223,18 @@ def test_padding_is_named_by_its_kind(drawing):
     assert drawing.ribbon.pieces.keys["L"].tolist() == [3, 3, 0]  # the padding belongs to layer 3's page
     drawing.update(hybrid(), group=1)
     assert drawing._legend.entries == ("state 0", "state 1", "page padding")
+
+
+def test_a_group_without_layers_on_this_rank_owns_nothing(drawing):
+    groups = overlay().config.kv_cache_groups
+    address_map = planned([groups[0], KVCacheGroupSpec((), groups[1].kv_cache_spec)], KVCacheLayout.BLNHC, 200)
+    drawing.update(address_map, group=1)
+    assert drawing.subline.startswith("group 1: sliding window, 0 layers (2 groups overlay these bytes)")
+    assert drawing._legend.entries == ("not this group's",)
+    drawing.update(address_map, group=1, fold=1 << 20)
+    assert drawing.mode == "real"
+    assert not drawing.folded.owned.any()
+    check_labels(drawing.figure)
 
 
 def test_irregular_rows_are_named_inside(drawing):

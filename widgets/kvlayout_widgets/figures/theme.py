@@ -108,10 +108,10 @@ def mix(colour: str, other: str, share: float) -> str:
 
 
 def ink_on(face: str) -> str:
-    """Return black or white, whichever is easier to read on ``face``."""
-    # Relative luminance as in WCAG; above 0.18, black stands out more than white.
+    """Return white where it can be read well on ``face``, otherwise black."""
+    # Relative luminance as in WCAG; below 0.278 white has a contrast of at least 3.2.
     linear = [((part / 255 + 0.055) / 1.055) ** 2.4 for part in rgb(face)]
-    return "#FFFFFF" if 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] < 0.18 else "#101418"
+    return "#FFFFFF" if 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] < 0.278 else "#101418"
 
 
 def format_bytes(count: int) -> str:

@@ -156,7 +156,9 @@ def kind_words(spec: object) -> str:
 def group_words(address_map: AddressMap, group: int) -> str:
     """Return "group 0: full attention, 5 layers"."""
     found = address_map.config.kv_cache_groups[group]
-    kinds = dict.fromkeys(kind_words(spec) for spec in found.layer_specs.values())
+    # A pipeline stage may have none of a group's layers.
+    specs = list(found.layer_specs.values()) or [found.kv_cache_spec]
+    kinds = dict.fromkeys(kind_words(spec) for spec in specs)
     return f"group {group}: {' + '.join(kinds)}, {count(len(found.layer_names), 'L')}"
 
 

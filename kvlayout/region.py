@@ -159,10 +159,15 @@ def _make_region(tensor, index, group, spec, num_blocks, layout, kernel_block_si
     else:
         content = (kernel_spec.num_heads, kernel_spec.num_states, kernel_spec.state_content_size_bytes)
         geometry = Geometry((len(tensor.layers), 0, *content), (0, 0, 0, 0, 1), tensor.offset)
+    addresses = StridedSet(geometry.offset, geometry.shape, geometry.strides)
+    if kernel_spec.block_size != spec.block_size and not addresses.is_nested:
+        raise LayoutError("kernel_block_size", kernel_block_size,
+                          f"can't be expressed in {layout.name}: head slots would lie {geometry.strides[2]:,} bytes "
+                          f"apart and kernel blocks {geometry.strides[1]:,}",
+                          "Don't split this group, or use LBNHC or LBHNC")
     interior = default_interior(spec) if interior is None else interior.check(kernel_spec)
     if interior.scope == "page" and not layout.is_block_compact:
         raise LayoutError("layout", layout.name, "scatters a page whose interior needs it contiguous",
                           "Use a layout whose two outermost axes are L and B")
     return Region(tensor, index, group, spec, kernel_spec.page_size_bytes, geometry, interior,
-                  np.array([layer_index[name] for name in tensor.layers], dtype=np.int32),
-                  StridedSet(geometry.offset, geometry.shape, geometry.strides))
+                  np.array([layer_index[name] for name in tensor.layers], dtype=np.int32), addresses)

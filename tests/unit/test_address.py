@@ -223,3 +223,12 @@ def test_a_page_wide_interior_needs_contiguous_pages():
     config = get_kv_cache_config_from_groups([KVCacheGroupSpec(["a"], spec)], 0, "BHLNC", num_gpu_blocks_override=2)
     with pytest.raises(LayoutError, match="interior needs it contiguous"):
         AddressMap(config, interiors={"a": scales_at_tail(spec)})
+
+
+def test_kernel_blocks_that_would_share_bytes_are_refused():
+    # One layer in BHLNC: its block is one dense page, yet a head slot's states lie between the kernel blocks.
+    spec = FullAttentionSpec(block_size=2, num_kv_heads=2, head_size=1, dtype="int8")
+    config = get_kv_cache_config_from_groups([KVCacheGroupSpec(["a"], spec)], 0, "BHLNC", num_gpu_blocks_override=1)
+    with pytest.raises(LayoutError, match="can't be expressed in BHLNC") as error:
+        AddressMap(config, kernel_block_sizes=[1])
+    assert error.value.argument == "kernel_block_size"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import logging
 
@@ -11,6 +12,7 @@ from PIL import Image
 from kvlayout import KVCacheLayout, LayoutError, Selection, make_plan
 from kvlayout_widgets import Explorer
 
+NUMBERS = itertools.count(1)
 LAYER = "model.layers.0.self_attn.attn"
 
 
@@ -26,9 +28,8 @@ def tab_picture(shown):
     return shown.visible.picture
 
 
-def event(shown, name, n=[0], **values):
-    n[0] += 1
-    tab_picture(shown).set_state({name: {**values, "n": n[0]}})
+def event(shown, name, **values):
+    tab_picture(shown).set_state({name: {**values, "n": next(NUMBERS)}})
 
 
 def test_it_opens_on_a_real_models_offsets():
@@ -230,6 +231,20 @@ def test_another_plan_than_the_allocated_one_is_said_and_replaced():
     shown.allocation.free.click()
 
 
+def test_what_an_explorer_left_behind_is_seen_and_can_be_freed():
+    old = explorer()
+    old.state.free_others()
+    old.allocation.allocate.click()
+    new = explorer()
+    assert "Other explorers of this kernel hold 128 KiB" in new.allocation.text.value
+    assert new.allocation.free_others.layout.display is None
+    new.allocation.free_others.click()
+    assert old.state.cache is None
+    assert "Nothing is allocated" in old.allocation.text.value
+    assert "Other explorers" not in new.allocation.text.value
+    assert new.allocation.free_others.layout.display == "none"
+
+
 def test_too_large_a_pool_is_refused_beside_the_button():
     shown = explorer(num_blocks=None, available_memory=1 << 50)
     shown.allocation.allocate.click()
@@ -326,8 +341,7 @@ def test_text_of_the_user_is_never_html():
     shown.choose(layout="BLNHC")
     choose(shown, "block_size", evil)
     shown.selection_bar.address.value = evil
-    pages = [tab for tab in shown.tabs]
-    for title in pages:
+    for title in shown.tabs:
         shown.show(title)
     html = [shown._header.value, shown._status.value, shown.allocation.text.value, shown.selection_bar.note.value,
             shown.selection_bar.readout.value, shown.tabs["Code"].texts.value, shown.tabs["Resolver"].table.value,

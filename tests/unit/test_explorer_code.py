@@ -12,8 +12,10 @@ from kvlayout_widgets.vllm_code import names_code, vllm_code
 
 CHOICES = [
     *({"model": name, "num_blocks": 40, "device": "meta"} for name in presets()),
-    {"layout": "BHLNC", "num_blocks": 40}, {"kv_cache_dtype": "int8_per_token_head", "backend": "TRITON_ATTN"},
-    {"block_size": 64, "kernel_block_size": 16}, {"available_memory": 1 << 28, "tp_size": 2, "vllm_version": "0.30.0"},
+    {"layout": "BHLNC", "num_blocks": 40},
+    {"kv_cache_dtype": "int8_per_token_head", "backend": "TRITON_ATTN"},
+    {"block_size": 64, "kernel_block_size": 16},
+    {"available_memory": 1 << 28, "tp_size": 2, "vllm_version": "0.30.0"},
     {"machine": {"platform": "cuda", "cuda_major": 9}, "backend": "FLASHINFER"},
     {"connector": "NixlConnector", "pp_size": 2, "pp_rank": 1, "max_model_len": 4096},
 ]
@@ -43,8 +45,9 @@ def test_the_vllm_code_is_python_with_the_same_numbers(choices):
 
 
 @pytest.mark.parametrize("names", [
-    ("a.0.b", "a.1.b", "a.2.b"), ("a.3.b", "a.5.b", "a.7.b"), ("a.1.b", "a.5.b", "a.6.b"), ("a.0.b",), ("x", "y"),
-    ("a.0.b", "c.1.b"), ("a.0.b.1", "a.1.b.1"), ("a.00.b", "a.1.b"), ("a.2.b", "a.1.b"), ("{0}", "{1}"), ('"0', '"1')])
+    ("a.0.b", "a.1.b", "a.2.b"), ("a.3.b", "a.5.b", "a.7.b"), ("a.1.b", "a.5.b", "a.6.b"), ("a.0.b",),
+    ("x", "y"), ("a.0.b", "c.1.b"), ("a.0.b.1", "a.1.b.1"), ("a.00.b", "a.1.b"), ("a.2.b", "a.1.b"), ("{0}", "{1}"),
+    ('"0', '"1')])
 def test_names_are_written_so_that_python_reads_them_back(names):
     found = {}
     exec(f"names = {names_code(names)}", found)

@@ -1,7 +1,9 @@
 """Each tab by its traits: what it draws, how it is moved, what a point of it means."""
 
+import itertools
 import re
 
+import numpy as np
 import pytest
 
 from kvlayout import KVCacheLayout
@@ -10,6 +12,8 @@ from kvlayout_widgets.memory_window import Window, window_of
 from kvlayout_widgets.stride_table import stride_rows, worked_example
 from kvlayout_widgets.tiny import tiny_map
 
+NUMBERS = itertools.count(1)
+
 
 def opened(title, **choices):
     shown = Explorer(**({"model": "llama-tiny", "num_blocks": 8} | choices))
@@ -17,9 +21,8 @@ def opened(title, **choices):
     return shown, shown.tabs[title]
 
 
-def send(tab, name, n=[0], **values):
-    n[0] += 1
-    tab.picture.set_state({name: {**values, "n": n[0]}})
+def send(tab, name, **values):
+    tab.picture.set_state({name: {**values, "n": next(NUMBERS)}})
 
 
 class TestOffsets:
@@ -188,7 +191,12 @@ class TestMemory:
         assert tab.drawing.mode == "tiny"
         assert "B · L · N · H · C" in tab.drawing.alt_text()
         assert tab.window.length == tiny_map(KVCacheLayout.BLNHC).size_bytes == 48
-        send(tab, "click", axes=0, x=1.0, y=0.5)
+        axes = tab.picture.axes[0]
+        points = itertools.product(np.linspace(*axes["xlim"], 200), np.linspace(*axes["ylim"], 40))
+        x, y = next((x, y) for x, y in points if tab.drawing.offset_at(x, y) == 26)
+        send(tab, "hover", axes=0, x=x, y=y)
+        assert tab.picture.readout == "26 B = 0x1a\nlayer 0 · block 1 · head slot 1 · state 0 · byte 0 · K, element 0"
+        send(tab, "click", axes=0, x=x, y=y)
         assert shown.state.coordinate == before
         tab.tiny.value = False
         assert tab.window.length == shown.plan.config.size_bytes

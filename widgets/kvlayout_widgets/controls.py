@@ -29,7 +29,10 @@ _CONTROL_OF = {
 
 
 class Controls:
-    """All controls; ``on_change`` is called with what they say, and with the error of one that can't be read."""
+    """All controls, in ``sections``.
+
+    ``on_change`` is called with what they say, and with the error of one that can't be read.
+    """
 
     def __init__(self, state: State, on_change: Callable[[dict, LayoutError | None], None]):
         self.state, self._on_change = state, on_change
@@ -38,8 +41,8 @@ class Controls:
         sections = _sections(state)
         self.all = [control for _, controls in sections for control in controls]
         self.by_argument = {argument: control for control in self.all for argument in control.arguments}
-        self.widget = widgets.VBox([row for title, controls in sections for row in (
-            widgets.HTML(span(title, "section")), *(control.row for control in controls))])
+        self.sections = [widgets.VBox([widgets.HTML(span(title, "section")), *(one.row for one in controls)])
+                         for title, controls in sections]
         for control in self.all:
             for part in control.parts:
                 part.observe(lambda change, control=control: self._changed(control), "value")

@@ -64,6 +64,7 @@ class Explorer:
         self._tabs = widgets.Tab([tab.widget for tab in self.tabs.values()], titles=list(self.tabs), selected_index=0)
         self.widget = self._build()
         self.state.observe(self._mark_stale, ["plan", "coordinate", "problem"])
+        self.state.observe(lambda change: self.allocation.show(), "cache")
         self._tabs.observe(lambda change: self.act(lambda: None), "selected_index")
         for tab in self.tabs.values():
             if isinstance(tab, PictureTab):
@@ -71,11 +72,13 @@ class Explorer:
         self.refresh()
 
     def _build(self) -> widgets.Widget:
-        left = widgets.VBox([self.controls.widget, self.allocation.widget], layout=widgets.Layout(flex="0 0 326px"))
+        left = widgets.Box([*self.controls.sections, self.allocation.widget])
         left.add_class("kvl-left")
-        right = widgets.VBox([self._header, self._status, self.selection_bar.widget, self._tabs, self.exports.widget],
-                             layout=widgets.Layout(flex="1 1 0", min_width="0"))
-        root = widgets.VBox([widgets.HTML(f"<style>{STYLE}</style>"), widgets.HBox([left, right])])
+        right = widgets.VBox([self._header, self._status, self.selection_bar.widget, self._tabs, self.exports.widget])
+        right.add_class("kvl-right")
+        main = widgets.Box([left, right])
+        main.add_class("kvl-main")
+        root = widgets.VBox([widgets.HTML(f"<style>{STYLE}</style>"), main])
         root.add_class("kvl-explorer")
         return root
 

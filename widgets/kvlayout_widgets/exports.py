@@ -28,8 +28,8 @@ class Exports:
             button = widgets.Button(description=kind, tooltip=tooltip, layout=widgets.Layout(width="60px"))
             button.on_click(lambda _, kind=kind: act(lambda: self._save(kind)))
             self.buttons[kind] = button
-        self.widget = widgets.HBox([widgets.HTML('<span class="kvl-soft">Save as</span>'), *self.buttons.values(),
-                                    self.carrier])
+        label = widgets.HTML('<span class="kvl-axis kvl-soft">Save as</span>')
+        self.widget = widgets.HBox([label, *self.buttons.values(), self.carrier])
 
     def _save(self, kind: str) -> None:
         name, data = self._content(kind)

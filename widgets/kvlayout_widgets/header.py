@@ -50,10 +50,12 @@ def _device(device: str) -> tuple[str, str, str]:
 
 def allocation_html(state: State) -> str:
     """Return what is allocated, and whether the picture shows something else."""
+    others = sum(cache.nbytes for cache in state.other_caches())
+    text = paragraph(f"Other explorers of this kernel hold {format_bytes(others)}.", "warn") if others else ""
     if state.cache is None:
-        return paragraph("Nothing is allocated.", "note")
+        return paragraph("Nothing is allocated here." if others else "Nothing is allocated.", "note") + text
     plan = state.cache_plan
-    text = paragraph(repr(state.cache), "mono")
+    text = paragraph(repr(state.cache), "mono") + text
     if state.cache_is_stale:
         text += paragraph(f"The picture shows another plan than the allocated one ({plan.model.title}, "
                           f"{plan.layout.name}, {format_bytes(state.cache.nbytes)}). Allocate again to replace it.",

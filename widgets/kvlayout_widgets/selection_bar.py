@@ -37,7 +37,7 @@ class SelectionBar:
         self.note = widgets.HTML()
         self.readout = widgets.HTML()
         self._noted_for = None
-        address = widgets.HBox([widgets.HTML('<span class="kvl-axis">address</span>'), self.address])
+        address = widgets.HBox([widgets.HTML('<span class="kvl-axis">@ address</span>'), self.address])
         row = widgets.HBox([*(one.widget for one in self.axes.values()), address],
                            layout=widgets.Layout(flex_flow="row wrap"))
         self.widget = widgets.VBox([row, self.note, self.readout])

@@ -10,8 +10,9 @@ import ipywidgets as widgets
 class Slider:
     """A whole number from 0 on; ``on_change`` is called when the user, not :meth:`set`, changed it."""
 
-    def __init__(self, label: str, tooltip: str, on_change: Callable[[], None], width: int = 118):
-        self.slider = widgets.IntSlider(readout=False, tooltip=tooltip, layout=widgets.Layout(width=f"{width}px"))
+    def __init__(self, label: str, tooltip: str, on_change: Callable[[], None]):
+        self.slider = widgets.IntSlider(readout=False, tooltip=tooltip)
+        self.slider.add_class("kvl-slider")
         self.text = widgets.BoundedIntText(tooltip=tooltip, layout=widgets.Layout(width="76px"))
         self.widget = widgets.HBox([widgets.HTML(f'<span class="kvl-axis">{label}</span>'), self.slider, self.text],
                                    layout=widgets.Layout(margin="0 10px 0 0"))

@@ -6,6 +6,7 @@ No widget is in here: a test or a script changes the state and reads the plan.
 from __future__ import annotations
 
 from dataclasses import replace
+from weakref import WeakSet
 
 import traitlets
 
@@ -16,6 +17,9 @@ from kvlayout.resolve import ResolutionError, Step
 from kvlayout.selection import Selection
 from kvlayout_widgets.catalogue import refusals
 from kvlayout_widgets.figures.common import Coordinate
+
+# ipywidgets keeps every widget alive, so a cell that is run again leaves the old explorer's cache allocated.
+_states: WeakSet[State] = WeakSet()
 
 
 class State(traitlets.HasTraits):
@@ -42,6 +46,7 @@ class State(traitlets.HasTraits):
         self.choices: dict[str, object] = selection.to_dict()
         self.backends = tuple(backends)
         self.refusals: dict[str, str] = {}
+        _states.add(self)
         self.try_change()
 
     def try_change(self, **choices: object) -> bool:
@@ -123,6 +128,16 @@ class State(traitlets.HasTraits):
         cache, self.cache, self.cache_plan = self.cache, None, None
         if cache is not None:
             cache.free()
+
+    def other_caches(self) -> list[KVCache]:
+        """Return the caches that other explorers of this kernel hold, such as one of a cell that was run again."""
+        return [one.cache for one in _states if one is not self and one.cache is not None]
+
+    def free_others(self) -> None:
+        """Free the caches of the other explorers."""
+        for one in list(_states):
+            if one is not self:
+                one.free()
 
     @property
     def cache_is_stale(self) -> bool:

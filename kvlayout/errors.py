@@ -49,5 +49,5 @@ def errors_in(where: str) -> Iterator[None]:
     try:
         yield
     except LayoutError as error:
-        joint = "" if error.argument.startswith("[") else "."
+        joint = "" if error.argument.startswith("[") else " " if where.endswith(":") else "."
         raise LayoutError(f"{where}{joint}{error.argument}", error.value, error.rule, error.cure) from None

@@ -2,7 +2,8 @@
 
 A layout fits if, with each tensor's layer and block stride, its other axes nest inside them in the layout's order
 without one axis' steps meeting another's, every view stays inside the allocation, and tensors of one group share no
-byte. Strides don't tell the order of H and N inside a page: LBHNC and LBNHC fit alike, so do BLHNC and BLNHC.
+byte. A tensor's strides don't tell the order of H and N inside a page: LBHNC and LBNHC fit alike, so do BLHNC and
+BLNHC.
 """
 
 from __future__ import annotations
@@ -23,6 +24,24 @@ def fitting_layouts(config: KVCacheConfig) -> list[KVCacheLayout]:
         for name in tensor.layers:
             config.group_of(name)
     return [layout for layout in KVCacheLayout if _fits(config, layout)]
+
+
+def place_alike(config: KVCacheConfig, layouts: list[KVCacheLayout]) -> bool:
+    """Whether these layouts, all fitting, put every byte of ``config`` at the same place: as with one head slot.
+
+    Raises LayoutError where one of them doesn't fit.
+    """
+    return len({_steps(config, layout) for layout in layouts}) <= 1
+
+
+def _steps(config: KVCacheConfig, layout: KVCacheLayout) -> tuple:
+    """Each tensor's strides along the axes that have more than one step."""
+    if not config.num_blocks:
+        return ()
+    specs = config.layer_specs
+    geometries = [tensor_geometry(specs[one.layers[0]], config.num_blocks, layout, one)
+                  for one in config.kv_cache_tensors]
+    return tuple(tuple(stride for count, stride in zip(one.shape, one.strides) if count > 1) for one in geometries)
 
 
 def _fits(config: KVCacheConfig, layout: KVCacheLayout) -> bool:

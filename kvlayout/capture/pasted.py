@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kvlayout.capture.fitting import fitting_layouts
+from kvlayout.capture.fitting import fitting_layouts, place_alike
 from kvlayout.capture.log_facts import Fact, find_facts, is_only_facts
 from kvlayout.capture.messages import Message, split_messages
 from kvlayout.capture.reader import Reader, SharedTensor
@@ -151,8 +151,9 @@ def _layouts(config: KVCacheConfig, facts: list[Fact], notes: list[str]) -> list
     if len(fits) == 1:
         notes.append(f"The config has no kv_cache_layout; its strides fit {names} alone")
     else:
-        notes.append(f"The config has no kv_cache_layout; its strides fit {names}"
-                     f"{': strides alone do not decide' if fits else ''}")
+        verdict = "" if not fits else \
+            ", which place every byte alike" if place_alike(config, fits) else ": strides alone do not decide"
+        notes.append(f"The config has no kv_cache_layout; its strides fit {names}{verdict}")
     if len(known) == 1:
         layout = known.pop()
         if layout in fits:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class LayoutError(ValueError):
     """A value that no KV cache layout can be built from.
@@ -38,3 +41,13 @@ def check_int(argument: str, value: object, *, minimum: int) -> int:
     if number < minimum:
         raise LayoutError(argument, value, f"must be at least {minimum}")
     return number
+
+
+@contextmanager
+def errors_in(where: str) -> Iterator[None]:
+    """Put ``where`` in front of the argument of each LayoutError raised inside: "kv_cache_groups[1].head_size"."""
+    try:
+        yield
+    except LayoutError as error:
+        joint = "" if error.argument.startswith("[") else " " if where.endswith(":") else "."
+        raise LayoutError(f"{where}{joint}{error.argument}", error.value, error.rule, error.cure) from None

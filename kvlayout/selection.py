@@ -124,6 +124,6 @@ def decode_json(text: str | bytes, what: str) -> object:
     """Return the value of strict JSON (no NaN, no trailing text); LayoutError saying where it breaks."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         shown = text if isinstance(text, str) else text.decode("utf-8", "replace")
         raise LayoutError(what, shown, f"is not JSON: {error}") from error

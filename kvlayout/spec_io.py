@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import types
+import typing
 from dataclasses import MISSING, fields
 from enum import Enum
 from fractions import Fraction
+from functools import cache
 
 from kvlayout import spec as _spec
-from kvlayout.errors import LayoutError
+from kvlayout.errors import LayoutError, errors_in
 from kvlayout.spec import KVCacheSpec, KVQuantMode, MultipleOf, UniformTypeKVCacheSpecs
 
 SPEC_TYPES = {
@@ -46,9 +49,12 @@ def _plain(value: object) -> object:
 
 
 def spec_from_dict(data: dict) -> KVCacheSpec:
-    """Return the spec of ``{"type": class name, field: value, ...}``; LayoutError for an unknown type or field."""
-    if not isinstance(data, dict) or data.get("type") not in SPEC_TYPES:
-        found = data.get("type") if isinstance(data, dict) else data
+    """Return the spec of ``{"type": class name, field: value, ...}``.
+
+    LayoutError for an unknown type or field, a missing field, or a value of another type.
+    """
+    found = data.get("type") if isinstance(data, dict) else data
+    if not isinstance(found, str) or found not in SPEC_TYPES:
         raise LayoutError("type", found, "is not a spec class", f"Use one of {', '.join(SPEC_TYPES)}")
     kind = SPEC_TYPES[data["type"]]
     values = {name: value for name, value in data.items() if name != "type"}
@@ -61,14 +67,48 @@ def spec_from_dict(data: dict) -> KVCacheSpec:
                if f.default is MISSING and f.default_factory is MISSING and f.name not in values]
     if missing:
         raise LayoutError(missing[0], None, f"is required by {kind.__name__}")
+    for name, value in values.items():
+        if not _fits(value, _hints(kind)[name]):
+            raise LayoutError(name, value, f"has the wrong type for {kind.__name__}.{name}",
+                              f"Its type is {_shown(_hints(kind)[name])}")
     alignment = values.get("block_stride_alignment")
     if isinstance(alignment, dict) and set(alignment) == {"multiple_of"}:
         values["block_stride_alignment"] = MultipleOf(alignment["multiple_of"])
     if kind is UniformTypeKVCacheSpecs:
-        if not isinstance(values["kv_cache_specs"], dict):
-            raise LayoutError("kv_cache_specs", values["kv_cache_specs"], "must map layer names to specs")
-        values["kv_cache_specs"] = {name: spec_from_dict(one) for name, one in values["kv_cache_specs"].items()}
+        inner = {}
+        for name, one in values["kv_cache_specs"].items():
+            with errors_in(f"kv_cache_specs[{name!r}]"):
+                inner[name] = spec_from_dict(one)
+        values["kv_cache_specs"] = inner
     return kind(**values)
+
+
+@cache
+def _hints(kind: type) -> dict[str, object]:
+    return typing.get_type_hints(kind)
+
+
+def _fits(value: object, hint: object) -> bool:
+    """Whether a plain (JSON) value is one of ``hint``; the types that JSON lacks are checked by their own class."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, one) for one in arguments)
+    if origin is tuple:
+        return isinstance(value, (list, tuple)) and all(_fits(one, arguments[0]) for one in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+    if hint is MultipleOf:
+        return isinstance(value, MultipleOf) or (isinstance(value, dict) and set(value) == {"multiple_of"})
+    if hint in (Fraction, KVQuantMode):
+        return isinstance(value, (str, hint))
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _shown(hint: object) -> str:
+    return str(hint).replace("kvlayout.spec.", "").replace("fractions.", "") if typing.get_origin(hint) \
+        else hint.__name__
 
 
 def spec_to_dict(spec: KVCacheSpec) -> dict:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kvlayout.address import AddressMap
+from kvlayout.captured import is_captured, read_capture
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
 from kvlayout.errors import LayoutError
 from kvlayout.facts.backends import Backend, as_backend, get_backend
@@ -62,6 +63,8 @@ class Plan:
     @property
     def bytes_per_block(self) -> int:
         """Bytes that one block id stands for on this rank."""
+        if self.config.num_blocks:
+            return self.config.size_bytes // self.config.num_blocks
         if not any(group.layer_names for group in self.groups):
             return 0
         return get_kv_cache_bytes_per_block(self.groups, self.layout, vllm_version=self.selection.vllm_version)
@@ -73,6 +76,8 @@ def make_plan(selection: Selection, *, backends: Iterable[object] = ()) -> Plan:
     ``backends``: classes of the user's own that ``selection.backend`` may name, as :func:`as_backend` takes them.
     Raises LayoutError for a choice that vLLM would refuse; a ResolutionError carries the steps until it failed.
     """
+    if is_captured(selection.model):
+        return _plan_of_capture(selection, backends)
     version = selection.vllm_version
     model = get_preset(selection.model) if isinstance(selection.model, str) else model_from_config(selection.model)
     backends = choose_backends(model, selection, backends)
@@ -83,18 +88,38 @@ def make_plan(selection: Selection, *, backends: Iterable[object] = ()) -> Plan:
         disable_hybrid_kv_cache_manager=selection.disable_hybrid_kv_cache_manager)
     stages = [project_kv_cache_groups(groups, names) for names in model.stage_layers(selection.pp_size)]
     config = _config(stages, resolution.layout, selection)
-    rank_groups = config.kv_cache_groups
-    sizes = _kernel_block_sizes(config, backends, selection)
+    return _finish(selection, model, backends, specs, resolution, config,
+                   _kernel_block_sizes(config, backends, selection))
+
+
+def _plan_of_capture(selection: Selection, own: Iterable[object]) -> Plan:
+    """The plan of a config that was captured: its groups and tensors are taken as they are."""
+    captured = read_capture(selection)
+    offered = {one.name: one for one in (as_backend(one, selection.vllm_version) for one in own)}
+    of_name = {name: (offered.get(name) or get_backend(name, selection.vllm_version)).on(selection.machine)
+               for name in dict.fromkeys(captured.backend_names.values())}
+    backends = {layer: of_name[name] for layer, name in captured.backend_names.items()}
+    specs = captured.config.layer_specs
+    model = Model("captured", "captured config", "a capture", "specs", specs=specs)
+    return _finish(selection, model, backends, specs, captured.resolution, captured.config,
+                   captured.kernel_block_sizes)
+
+
+def _finish(selection: Selection, model: Model, backends: dict[str, Backend], specs: dict[str, KVCacheSpec],
+            resolution: Resolution, config: KVCacheConfig, kernel_block_sizes: list[int]) -> Plan:
+    """Add what the backends keep inside the pages, and the address map."""
     interiors: dict[str, Interior] = {}
-    for group, size in zip(rank_groups, sizes):
+    for group, size in zip(config.kv_cache_groups, kernel_block_sizes):
         for name, spec in group.layer_specs.items():
+            if name not in backends:
+                continue
             kernel_spec = spec if size == spec.block_size else spec.copy_with_new_block_size(size)
             interior = backends[name].interior(kernel_spec, resolution.layout)
             if interior is not None:
                 interiors[name] = interior
-    address_map = AddressMap(config, resolution.layout, tuple(sizes), interiors)
-    return Plan(selection, model, backends, specs, resolution, rank_groups, config, tuple(sizes), interiors,
-                address_map)
+    sizes = tuple(kernel_block_sizes)
+    return Plan(selection, model, backends, specs, resolution, config.kv_cache_groups, config, sizes, interiors,
+                AddressMap(config, resolution.layout, sizes, interiors))
 
 
 def choose_backends(model: Model, selection: Selection, own: Iterable[object] = ()) -> dict[str, Backend]:

@@ -159,6 +159,10 @@ def _make_region(tensor, index, group, spec, num_blocks, layout, kernel_block_si
     else:
         content = (kernel_spec.num_heads, kernel_spec.num_states, kernel_spec.state_content_size_bytes)
         geometry = Geometry((len(tensor.layers), 0, *content), (0, 0, 0, 0, 1), tensor.offset)
+    last = geometry.offset + sum(max(n - 1, 0) * stride for n, stride in zip(geometry.shape, geometry.strides))
+    if max(last, *geometry.strides, *geometry.shape) >= 2**63:
+        raise LayoutError("num_blocks", num_blocks, f"needs addresses beyond 63 bits: {tensor.layers[0]} would end "
+                          f"at byte {last + 1:,}", "Plan fewer or smaller blocks")
     addresses = StridedSet(geometry.offset, geometry.shape, geometry.strides)
     if kernel_spec.block_size != spec.block_size and not addresses.is_nested:
         raise LayoutError("kernel_block_size", kernel_block_size,

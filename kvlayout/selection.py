@@ -18,7 +18,7 @@ class Selection:
     """What cache to plan. The same value always gives the same :class:`~kvlayout.plan.Plan`.
 
     Attributes:
-        model: a preset's name, or a Hugging Face config.json as a dict
+        model: a preset's name, a Hugging Face config.json as a dict, or a captured config (see ``kvlayout.captured``)
         tp_size, pp_size, pp_rank: tensor-parallel size; pipeline stages and which of them is planned
         kv_cache_dtype: vLLM's ``--kv-cache-dtype``: "auto", "fp8", "int8_per_token_head" ...
         backend: an attention backend's name; None picks a common one for the model (see ``facts.backends``)
@@ -124,6 +124,6 @@ def decode_json(text: str | bytes, what: str) -> object:
     """Return the value of strict JSON (no NaN, no trailing text); LayoutError saying where it breaks."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        shown = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError) as error:
+        shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         raise LayoutError(what, shown, f"is not JSON: {error}") from error

@@ -62,7 +62,8 @@ class AllocationPanel:
     def show(self) -> None:
         """Show the state's cache."""
         self.text.value = allocation_html(self.state)
-        self.free.disabled = self.poke.disabled = self.state.cache is None
+        self.free.disabled = self.state.cache is None
+        self.poke.disabled = self.state.cache is None or self.state.coordinate is None
         self.free_others.layout.display = None if self.state.other_caches() else "none"
 
 

@@ -46,6 +46,11 @@ class Control:
         (self.row.add_class if reason else self.row.remove_class)("kvl-wrong")
         self._show()
 
+    def disable(self, is_disabled: bool) -> None:
+        """Take no input, where the choice isn't open."""
+        for part in self.parts:
+            part.disabled = is_disabled
+
     def note(self, text: str) -> None:
         """Show a remark where there is no refusal."""
         self._note = text

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import ipywidgets as widgets
 
+from kvlayout.captured import OPEN, is_captured
 from kvlayout.errors import LayoutError
 from kvlayout.facts.machine import Machine
 from kvlayout.memory.device import devices
@@ -74,7 +75,9 @@ class Controls:
                     control.write(self.state.choices)
         finally:
             self._is_setting = False
+        captured = is_captured(self.state.choices["model"])
         for control in self.all:
+            control.disable(captured and not set(control.arguments) <= set(OPEN))
             control.refuse(str(self.state.problem) if control is blamed else "")
         self._explain_layout()
 

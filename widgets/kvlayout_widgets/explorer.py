@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import ipywidgets as widgets
 
+from kvlayout.captured import captured_selection
 from kvlayout.errors import LayoutError
 from kvlayout.plan import DEFAULT_NUM_BLOCKS, Plan
 from kvlayout.selection import Selection
@@ -32,7 +33,8 @@ TABS = (OffsetsTab, PageTab, MemoryTab, ResolverTab, StridesTab, CodeTab)
 class Explorer:
     """Show a KV cache: which layout, where each byte lies, and the same in real memory.
 
-    ``selection`` is a Selection; or give its arguments by name, for example ``Explorer(model="Qwen/Qwen3-0.6B")``.
+    ``selection`` is a Selection, or a captured cache: a KVCacheConfig, or the path of a capture's JSON. Or give a
+    Selection's arguments by name, for example ``Explorer(model="Qwen/Qwen3-0.6B")``.
     ``backends``: classes of your own, offered beside vLLM's. ``theme``: "light", "dark", or None to follow
     JupyterLab. Raises LayoutError for a selection that no plan follows from.
 
@@ -42,12 +44,14 @@ class Explorer:
         widget: all of it, as one ipywidget
     """
 
-    def __init__(self, selection: Selection | None = None, *, backends: Iterable[type] = (), theme: str | None = None,
+    def __init__(self, selection: object = None, *, backends: Iterable[type] = (), theme: str | None = None,
                  **choices):
         if selection is None:
             if not {"num_blocks", "available_memory"} & set(choices):
                 choices["num_blocks"] = DEFAULT_NUM_BLOCKS
             selection = Selection.from_dict(choices)
+        elif not isinstance(selection, Selection):
+            selection = captured_selection(selection, **choices)
         elif choices:
             selection = replace(selection, **choices)
         self._theme = None if theme is None else as_theme(theme).name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvlayout.errors import LayoutError
 from kvlayout.memory.device import memory_info
 from kvlayout.plan import Plan
 from kvlayout_widgets.figures.theme import exact_bytes, format_bytes
@@ -40,7 +41,10 @@ def _sizes(plan: Plan) -> list[tuple[str, str, str]]:
 
 
 def _device(device: str) -> tuple[str, str, str]:
-    info = memory_info(device)
+    try:
+        info = memory_info(device)
+    except LayoutError as error:
+        return device, "is not on this machine: shapes and addresses only", str(error)
     if info is None:
         return device, "has no memory: shapes and addresses only", "The meta device allocates nothing"
     free, total = info

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields
 
+from kvlayout.captured import is_captured
 from kvlayout.facts.backends import as_backend
 from kvlayout.facts.machine import Machine
 from kvlayout.plan import Plan
@@ -50,7 +51,9 @@ def _address_lines(plan: Plan, at: Coordinate) -> list[str]:
 
 
 def _selection_code(selection: Selection) -> str:
-    """Return a constructor call with the choices that differ from the defaults."""
+    """Return a constructor call with the choices that differ from the defaults; a capture is too long for one."""
+    if is_captured(selection.model):
+        return 'Selection.from_json(open("selection.json").read())    # the JSON below'
     chosen = {f.name: getattr(selection, f.name) for f in fields(selection)
               if f.name == "model" or getattr(selection, f.name) != f.default}
     shown = [f"{name}={value!r}" for name, value in chosen.items()]

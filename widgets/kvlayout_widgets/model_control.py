@@ -1,4 +1,4 @@
-"""The control for the model: a preset, or the text of a Hugging Face config.json."""
+"""The control for the model: a preset, or text: a Hugging Face config.json, a captured config, or a vLLM log."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 
 import ipywidgets as widgets
 
+from kvlayout.capture import parse
+from kvlayout.capture.config_json import config_to_dict
 from kvlayout.errors import LayoutError
 from kvlayout.selection import decode_json
 from kvlayout_widgets.catalogue import FROM_CONFIG
@@ -15,10 +17,12 @@ from kvlayout_widgets.control import WIDTH, Control, choose
 def model_control(options: list[tuple[str, object]]) -> Control:
     """Return the control; a config.json is uploaded or pasted below the list."""
     chosen = widgets.Dropdown(options=options, layout=widgets.Layout(width=WIDTH))
-    text = widgets.Textarea(placeholder="Paste a config.json here", tooltip="A Hugging Face config.json",
+    text = widgets.Textarea(placeholder="Paste a config.json, a captured cache's JSON, or the lines of a vLLM log "
+                            "that print a KVCacheConfig", tooltip="A config.json, a capture, or a log",
                             continuous_update=False,
                             layout=widgets.Layout(width="302px", height="110px"))
-    upload = widgets.FileUpload(accept=".json", description="config.json", tooltip="Read a file of this computer",
+    upload = widgets.FileUpload(accept=".json,.txt,.log", description="Read a file",
+                                tooltip="A config.json, a capture or a log of this computer",
                                 layout=widgets.Layout(width="140px"))
     own = widgets.VBox([upload, text], layout=widgets.Layout(display="none"))
 
@@ -30,12 +34,7 @@ def model_control(options: list[tuple[str, object]]) -> Control:
         own.layout.display = None if chosen.value == FROM_CONFIG else "none"
         if chosen.value != FROM_CONFIG:
             return {"model": chosen.value}
-        if not text.value.strip():
-            raise LayoutError("model", "", "is empty", "Paste the text of a config.json, or upload the file")
-        config = decode_json(text.value, "model")
-        if not isinstance(config, dict):
-            raise LayoutError("model", config, "must be a JSON object", "Give the whole config.json of a model")
-        return {"model": config}
+        return {"model": read_model(text.value)}
 
     def write(choices: dict) -> None:
         model = choices["model"]
@@ -49,7 +48,7 @@ def model_control(options: list[tuple[str, object]]) -> Control:
 
     def says(model: dict) -> bool:
         try:
-            return decode_json(text.value, "model") == model
+            return read_model(text.value) == model
         except LayoutError:
             return False
 
@@ -57,3 +56,15 @@ def model_control(options: list[tuple[str, object]]) -> Control:
     control = Control(["model"], [chosen], read, write, below=[own])
     control.parts = (chosen, text)
     return control
+
+
+def read_model(text: str) -> dict:
+    """Return the ``model`` of a Selection that a config.json, a capture's JSON or a vLLM log says; or LayoutError."""
+    if not text.strip():
+        raise LayoutError("model", "", "is empty", "Paste a config.json, a capture or a log, or read a file")
+    if not text.lstrip().startswith(("{", "[")):
+        return {"kvlayout": 1, "kv_cache_config": config_to_dict(parse(text))}
+    config = decode_json(text, "model")
+    if not isinstance(config, dict):
+        raise LayoutError("model", config, "must be a JSON object", "Give the whole file")
+    return config

@@ -30,7 +30,7 @@ class SelectionBar:
         self.state, self._act = state, act
         self.axes = {axis: Slider(f"{chip(axis)} {AXIS_WORDS[axis][0].removesuffix(' of C')}", _TOOLTIPS[axis],
                                   lambda: act(self._select)) for axis in AXES}
-        self.address = widgets.Text(placeholder="68,681,728 or 0x4180000", continuous_update=False,
+        self.address = widgets.Text(placeholder="decimal or 0x hex", continuous_update=False,
                                     tooltip="A byte offset from the start of the allocation: shows who owns it",
                                     layout=widgets.Layout(width="176px"))
         self.address.observe(lambda change: act(self._go), "value")

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 import traitlets
 
+from kvlayout.captured import is_captured, settled
 from kvlayout.errors import LayoutError
 from kvlayout.memory.cache import KVCache, allocate_kv_cache
 from kvlayout.plan import Plan, make_plan
@@ -52,6 +53,8 @@ class State(traitlets.HasTraits):
     def try_change(self, **choices: object) -> bool:
         """Take ``choices`` (a Selection's arguments) and plan; whether that worked. Else the last plan stays."""
         self.choices.update(choices)
+        if is_captured(self.choices["model"]):
+            self.choices = settled(self.choices)
         try:
             selection = Selection.from_dict(self.choices)
             self.choices = selection.to_dict()
@@ -65,6 +68,10 @@ class State(traitlets.HasTraits):
             if isinstance(error, ResolutionError):
                 self.refusals = refusals(error.steps)
             self.problem = error
+            return False
+        except Exception as error:  # whatever it is, the user must see that the picture isn't these choices'
+            self.problem = LayoutError("selection", choices, f"can't be planned: {type(error).__name__}: {error}")
+            self.problem.__cause__ = error
             return False
         if selection.layout is None:
             self.refusals = refusals(plan.resolution.steps)

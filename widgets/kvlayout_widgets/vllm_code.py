@@ -67,7 +67,7 @@ class _Writer:
         lines += ["    ],", "    kv_cache_groups=["]
         for group in config.kv_cache_groups:
             tensors = [i for i, t in enumerate(config.kv_cache_tensors) if set(t.layers) <= set(group.layer_names)]
-            names = " + ".join(f"layers_{i}" for i in tensors)
+            names = " + ".join(f"layers_{i}" for i in tensors) or "[]"
             lines.append(f"        KVCacheGroupSpec({names}, {self.group_spec(group, tensors)}),")
         lines += ["    ],", ")"]
         sizes = address_map.kernel_block_sizes
@@ -77,7 +77,8 @@ class _Writer:
 
     def group_spec(self, group, tensors: list[int]) -> str:
         if not isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs):
-            return self.specs[group.kv_cache_spec]
+            # A pipeline stage may have none of a group's layers, so that no tensor has named its spec.
+            return self.specs.get(group.kv_cache_spec) or self.call(group.kv_cache_spec)
         self.needs["vllm.v1.kv_cache_interface"].add("UniformTypeKVCacheSpecs")
         specs = group.layer_specs
         parts = [f"**dict.fromkeys(layers_{i}, {self.specs[specs[self.config.kv_cache_tensors[i].layers[0]]]})"

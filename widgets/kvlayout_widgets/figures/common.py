@@ -79,6 +79,10 @@ class Drawing:
             spine.set_linewidth(0.8)
         return axes
 
+    def coordinate_at(self, x: float, y: float) -> Coordinate | None:
+        """Return the coordinate under a point of the first axes (data coordinates); None where nothing is."""
+        return None
+
     def alt_text(self) -> str:
         """Return what the figure shows, in sentences made of the same facts."""
         return " ".join(self._facts)

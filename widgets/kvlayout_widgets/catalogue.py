@@ -33,7 +33,7 @@ Options = list[tuple[str, object]]
 
 def model_options() -> Options:
     """Return (title, name) of the presets, and the choice to give a config.json, a capture or a log."""
-    return [*((model.title, name) for name, model in presets().items()), ("config.json, capture, log …", FROM_CONFIG)]
+    return [*((model.title, name) for name, model in presets().items()), ("from a file or text …", FROM_CONFIG)]
 
 
 def backend_options(vllm_version: str, own: Iterable[object] = ()) -> Options:

@@ -24,7 +24,7 @@ class Fact:
     text: str
 
 
-_N = r"\d[\d,]*(?:\.\d+)?"
+_N = r"\d+(?:,\d{3})*(?:\.\d+)?"
 _LAYOUT = "LBHNC|LBNHC|LHBNC|BLHNC|BLNHC|BHLNC|NHD|HND"
 _LIST = r"(?:torch\.Size\()?[\[(][\d,]*[\])]\)?"
 _PATTERNS = {

@@ -17,7 +17,7 @@ _QUOTE = re.compile(r"\s*(?:>\s?)+")
 _CONTAINER = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?:\s+std(?:out|err)\s+[FP])?"
 _PROCESS = r"\((?P<process>[\w ]*?\s?pid=\d+(?:,\s*ip=[\d.a-f:]+)?)\)|\[(?P<rank>rank ?\d+)\]:"
 _TIME = r"\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?"
-_ORIGIN = rf"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+(?P<origin>{_TIME}\s*(?:\[[^\]]*\])?)"
+_ORIGIN = rf"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+(?P<origin>{_TIME}(?:\s*\[?[\w./-]+:\d+\])?)"
 _COMPOSE = r"[\w.-]+\s+\|(?=\s)"
 _PREFIX = re.compile(rf"\s*(?:{_CONTAINER}|{_PROCESS}|{_ORIGIN}|{_COMPOSE})\s*")
 _CLEANED = str.maketrans({"`": "", "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\xa0": " ",

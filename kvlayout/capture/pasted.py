@@ -71,7 +71,7 @@ def parse(text: str) -> KVCacheConfig:
 
 
 def read(text: str) -> Pasted:
-    """Return everything that ``text`` says of KV caches. Raises LayoutError only for what is no text, or no repr."""
+    """Return everything that ``text`` says of KV caches. Raises LayoutError only for what is no text."""
     if not isinstance(text, str):
         raise LayoutError("text", text, "must be text, as pasted from a log")
     reader, facts, notes = Reader(), [], []

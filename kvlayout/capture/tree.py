@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kvlayout.capture.tokens import Token, number_value, string_value, tokens
-from kvlayout.errors import LayoutError
 
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _DEEPEST = 60
 _LONGEST_NUMBER = 40
+_LONGEST_PATH = 120
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ class TreeParser:
     def _break(self, why: str) -> Elided:
         """Note that the text can't be followed from here on."""
         where = "".join(self._path)
+        if len(where) > _LONGEST_PATH:
+            where = "..." + where[-_LONGEST_PATH:]
         if self.cut is None:
             self.cut = (self.token.start, f"{why} inside {where}" if where else why)
         return Elided(f"what follows {self.text[max(0, self.end - 20):self.end]!r}")
@@ -107,8 +109,7 @@ class TreeParser:
     def _value(self) -> object:
         token = self.token
         if len(self._path) > _DEEPEST:
-            raise LayoutError("text", self.text[token.start:token.start + 40], f"nests more than {_DEEPEST} brackets",
-                              "Paste one repr of a KVCacheConfig, KVCacheTensor or spec")
+            return self._break(f"brackets nest more than {_DEEPEST} deep")
         if token.kind == "end":
             return self._break("the text ends")
         if token.kind == "cut":
@@ -152,7 +153,7 @@ class TreeParser:
         if self._is_unfinished(token):
             return Elided(token.text)
         if len(token.text) > _LONGEST_NUMBER:
-            raise LayoutError("text", token.text, f"is a number of more than {_LONGEST_NUMBER} digits")
+            return self._break(f"a number has more than {_LONGEST_NUMBER} digits")
         return number_value(token.text)
 
     def _name(self) -> object:

@@ -79,7 +79,7 @@ def main(path: str) -> None:
         layout = MODELS.get(case) or CASES[case][0]
         try:
             config = _place(groups_of(case), layout)
-        except (LayoutError, TypeError, AttributeError, KeyError) as error:  # a release without that class or field
+        except (LayoutError, TypeError, AttributeError, KeyError) as error:  # a release without that class or value
             print(f"{case}: not in {vllm.__version__}: {error}")
             continue
         for name in (None, layout):
@@ -115,8 +115,8 @@ def _their_spec(spec: KVCacheSpec, interface):
     plain, values = spec_to_dict(spec), {}
     for field in fields(spec):
         value = getattr(spec, field.name)
-        if field.name not in plain:
-            continue  # its default
+        if field.name not in plain or field.name not in kind.__dataclass_fields__:
+            continue  # its default, or a field that came with a later release
         if isinstance(spec, UniformTypeKVCacheSpecs) and field.name == "kv_cache_specs":
             value = {name: _their_spec(one, interface) for name, one in value.items()}
         elif field.name == "dtype":

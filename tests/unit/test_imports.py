@@ -15,7 +15,8 @@ HEAVY = ("torch", "vllm", "matplotlib", "ipywidgets", "anywidget", "IPython", "t
 
 # Who alone may import a package: modules whose name starts with one of these.
 ONLY = {
-    "torch": ("kvlayout.memory", "kvlayout.bench", "kvlayout.facts.record"),  # recorders run in vLLM's Python
+    # Recorders run in vLLM's Python.
+    "torch": ("kvlayout.memory", "kvlayout.bench", "kvlayout.upstream", "kvlayout.facts.record"),
     "vllm": ("kvlayout.upstream", "kvlayout.facts.record"),
     "matplotlib": ("kvlayout_widgets",),
     "ipywidgets": ("kvlayout_widgets",),

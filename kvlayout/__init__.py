@@ -33,4 +33,6 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".selection": ("Selection",),
     ".plan": ("Plan", "make_plan"),
     ".memory.cache": ("KVCache", "allocate_kv_cache", "create_kv_cache_views"),
+    ".memory.probe": ("verify",),
+    ".proof": ("Report", "Mismatch"),
 }, rooms=("capture",))

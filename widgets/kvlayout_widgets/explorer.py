@@ -21,13 +21,14 @@ from kvlayout_widgets.selection_bar import SelectionBar
 from kvlayout_widgets.state import State
 from kvlayout_widgets.tabs.base import PictureTab, Tab
 from kvlayout_widgets.tabs.code import CodeTab
+from kvlayout_widgets.tabs.compare import CompareTab
 from kvlayout_widgets.tabs.memory import MemoryTab
 from kvlayout_widgets.tabs.offsets import OffsetsTab
 from kvlayout_widgets.tabs.page import PageTab
 from kvlayout_widgets.tabs.resolver import ResolverTab
 from kvlayout_widgets.tabs.strides import StridesTab
 
-TABS = (OffsetsTab, PageTab, MemoryTab, ResolverTab, StridesTab, CodeTab)
+TABS = (OffsetsTab, PageTab, MemoryTab, CompareTab, ResolverTab, StridesTab, CodeTab)
 
 
 class Explorer:
@@ -67,7 +68,7 @@ class Explorer:
         self._message, self._is_busy = "", False
         self._tabs = widgets.Tab([tab.widget for tab in self.tabs.values()], titles=list(self.tabs), selected_index=0)
         self.widget = self._build()
-        self.state.observe(self._mark_stale, ["plan", "coordinate", "problem"])
+        self.state.observe(self._mark_stale, ["plan", "coordinate", "problem", "cache"])
         self.state.observe(lambda change: self.allocation.show(), "cache")
         self._tabs.observe(lambda change: self.act(lambda: None), "selected_index")
         for tab in self.tabs.values():

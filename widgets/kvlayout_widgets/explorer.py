@@ -61,7 +61,7 @@ class Explorer:
             raise self.state.problem
         self.controls = Controls(self.state, self._changed)
         self.selection_bar = SelectionBar(self.state, self.act)
-        self.allocation = AllocationPanel(self.state, self.act)
+        self.allocation = AllocationPanel(self.state, self.act, lambda: self.theme)
         self.exports = Exports(self._export, self.act)
         self.tabs: dict[str, Tab] = {tab.title: tab(self.state, self.act) for tab in TABS}
         self._header, self._status = widgets.HTML(), widgets.HTML()

@@ -6,15 +6,13 @@ Sources: vLLM 0.29.0 to 0.33.0; each method names the functions that it calls.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 from kvlayout.captured import is_captured
 from kvlayout.errors import LayoutError
 from kvlayout.facts.connectors import connector_layout
-from kvlayout.geometry import layer_views, view_dtype
 from kvlayout.plan import Plan
 from kvlayout.spec import AttentionSpec
-from kvlayout.upstream import declared, omni
+from kvlayout.upstream import declared, omni, placed
 from kvlayout.upstream.convert import to_vllm
 from kvlayout.upstream.facts import config_facts, paired_groups, paired_specs
 from kvlayout.upstream.inputs import (
@@ -22,7 +20,6 @@ from kvlayout.upstream.inputs import (
     attention_groups,
     different_backends,
     requested_layout,
-    specs_of_group,
     vllm_config,
 )
 from kvlayout.upstream.release import Release
@@ -62,9 +59,9 @@ class Hearing:
             return ask()
         except (NotJudged, LayoutError) as reason:
             check = Check(name, None, reason=str(reason))
-        except Exception as error:  # vLLM refuses by assertions, ValueError, KeyError ...: whatever it is, is its answer
+        except Exception as error:  # vLLM refuses by assertions, ValueError, KeyError: whichever, it is its answer
             check = Check(name, False, 1, "a plan", f"{type(error).__name__}: {error}", f"{name} as a whole")
-        if name not in ("backends", "omni", "views"):
+        if name in ("specs", "resolution", "groups", "placement", "kernel block sizes"):
             self.failed = name
         return check
 
@@ -101,8 +98,8 @@ class Hearing:
                 self.layout = ask.resolve_kv_cache_layout(self.vllm_config, workers, list(self.specs.values()))
         except ImportError as error:
             self._take_layout()
-            raise_later = f"{selection.connector} can't be imported here ({error}); the plan's layout goes on as given"
-            return Check("resolution", None, reason=raise_later)
+            return Check("resolution", None, reason=f"{selection.connector} can't be imported here ({error}); what "
+                         "follows takes the plan's layout as given")
         ours["layout"], theirs["layout"] = self.plan.layout.name, self.layout.name
         ours["recorded"] = selection.layout or self.plan.layout.name
         theirs["recorded"] = self.vllm_config.cache_config.kv_cache_layout
@@ -156,15 +153,17 @@ class Hearing:
     def _placement(self) -> Check:
         """``get_kv_cache_config_from_groups`` on every stage, planned again where another has fewer blocks."""
         selection, planning = self.plan.selection, self.release.planning
-        cache_config = self.vllm_config.cache_config
         if self.captured:
+            self.config = to_vllm(self.plan.config)
             if selection.vllm_version != self.release.version:
-                self.config = to_vllm(self.plan.config)
-                raise NotJudged(f"the config was captured, and {self.release.version} may place it otherwise")
-            cache_config.num_gpu_blocks_override = self.plan.config.num_blocks
+                return Check("placement", None, reason="the config was captured, and vLLM "
+                             f"{self.release.version} may place such groups otherwise")
+            self.vllm_config.cache_config.num_gpu_blocks_override = self.plan.config.num_blocks
         memory = selection.available_memory or 0
         configs = [planning.get_kv_cache_config_from_groups(self.vllm_config, groups, memory)
                    for groups in self.groups]
+        if self.captured:
+            return compare("placement", config_facts(self.plan.config), config_facts(configs[0]))
         self.config = configs[self._rank]
         fewest = min(config.num_blocks for config in configs)
         if self.config.num_blocks > fewest:
@@ -172,3 +171,37 @@ class Hearing:
             self.config = planning.get_kv_cache_config_from_groups(
                 self.vllm_config, self.groups[self._rank], fewest * per_block)
         return compare("placement", config_facts(self.plan.config), config_facts(self.config))
+
+    def _kernel_block_sizes(self) -> Check:
+        """``prepare_kernel_block_sizes`` with our backends' declared sizes; a forced size is vLLM's input."""
+        ours, name = list(self.plan.kernel_block_sizes), "kernel block sizes"
+        if self.captured:
+            self.kernel_block_sizes = ours
+            return Check(name, None, reason=NOT_CAPTURED)
+        served = attention_groups(self.plan, self.config.kv_cache_groups)
+        theirs = self.release.worker.prepare_kernel_block_sizes(self.config, served)
+        chosen = self.plan.selection.kernel_block_size
+        if chosen is None:
+            self.kernel_block_sizes = theirs
+            return compare(name, {"groups": ours}, {"groups": theirs})
+        forced = [any(isinstance(spec, AttentionSpec) for spec in group.layer_specs.values())
+                  for group in self.plan.groups]
+        self.kernel_block_sizes = [chosen if is_forced else size for is_forced, size in zip(forced, theirs)]
+        left = {f"groups[{i}]": (ours[i], theirs[i]) for i in range(len(theirs)) if not forced[i]}
+        reason = f"the selection forces {chosen} tokens for attention"
+        if not left:
+            return Check(name, None, reason=reason)
+        return compare(name, {place: pair[0] for place, pair in left.items()},
+                       {place: pair[1] for place, pair in left.items()}, reason)
+
+    def _strides(self) -> Check:
+        """``compute_layer_kv_cache_shape_bytes`` and ``compute_layout_strides``, with and without pinned strides."""
+        return placed.strides(self.plan, self.release, self.config, self.layout, self.kernel_block_sizes)
+
+    def _views(self) -> Check:
+        """``create_kv_cache_views`` over a buffer on the meta device, which takes no memory."""
+        return placed.views(self.plan, self.release, self.config, self.layout, self.kernel_block_sizes)
+
+    def _omni(self) -> Check:
+        """vLLM-Omni's functions; see :mod:`omni`."""
+        return omni.check(self.plan)

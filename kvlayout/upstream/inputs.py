@@ -35,7 +35,8 @@ class DeclaredBackend:
     def get_supported_kernel_block_sizes(self, kv_cache_spec: object | None = None) -> list:
         """The declared sizes; vLLM asks with its own spec, before 0.32 without."""
         spec = None if kv_cache_spec is None else as_spec(kv_cache_spec)
-        return to_vllm(list(self._backend.get_supported_kernel_block_sizes(spec)))
+        return [size if isinstance(size, int) else to_vllm(size)
+                for size in self._backend.get_supported_kernel_block_sizes(spec)]
 
 
 def different_backends(plan: Plan) -> dict[str, object]:

@@ -64,7 +64,7 @@ def load() -> Release:
 
         version = vllm.__version__.partition("+")[0]
         if importlib.util.find_spec("vllm.v1.kv_cache_layout") is None:
-            raise LayoutError("vllm", version, "has no layouts yet: they came with 0.29", "Install vLLM 0.29 or newer")
+            raise LayoutError("vllm", version, "has no layouts yet: they came with 0.29", "Install a newer vLLM")
         import vllm.v1.attention.backends.utils as backends
         import vllm.v1.kv_cache_interface as interface
         import vllm.v1.worker.utils as worker

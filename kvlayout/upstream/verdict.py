@@ -111,7 +111,7 @@ class Verdict:
 
 
 def reproducer(plan: Plan, verdict: Verdict) -> dict:
-    """Return the first difference as a small JSON: selection, versions, the check with both numbers, how to repeat it.
+    """Return the first difference as a small JSON: selection, versions, both numbers, and how to repeat it.
 
     LayoutError where nothing differs. Classes of the user's own can't be written down; they are named.
     """

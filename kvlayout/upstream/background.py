@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from kvlayout.errors import LayoutError
 from kvlayout.selection import Selection, decode_json
@@ -44,8 +45,8 @@ class _Request:
 class Judge:
     """Asks a worker process what vLLM says. No method blocks; callbacks come from other threads.
 
-    ``python``: the interpreter that has vLLM. ``on_state``: called without arguments when ``state`` has changed, from
-    whichever thread changed it. ``command``: another worker, for tests.
+    ``python``: the interpreter that has vLLM. ``on_state``: called without arguments after ``state`` or ``reason``
+    has changed. ``command``: another worker, for tests.
 
     Attributes:
         state: "absent" (no vLLM there), "loading", "ready" or "failed"; before :meth:`start` "loading" or "absent"
@@ -85,11 +86,10 @@ class Judge:
                     # vLLM's own messages would hide the line that says why it died.
                     env={**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"})
             except OSError as error:
-                end = ("failed", f"{self._command[0]} can't be started: {error.strerror}")
+                self._set("failed", f"{self._command[0]} can't be started: {error.strerror}")
             else:
-                end = ("loading", "vLLM is being loaded, which takes 10 to 40 s")
+                self._set("loading", "vLLM is being loaded, which takes 10 to 40 s")
                 _thread(self._read, self._process)
-        self._change(*end)
         return self
 
     def ask(self, selection: Selection, callback: Callback) -> None:
@@ -111,8 +111,8 @@ class Judge:
         """End the worker process; the newest request, if unanswered, gets a LayoutError."""
         with self._lock:
             process, self._process = self._process, None
-        if self.state != "absent":
-            self._change("failed", "the judge was closed")
+            if self.state != "absent":
+                self._set("failed", "the judge was closed")
         if process is not None:
             process.kill()
 
@@ -122,13 +122,11 @@ class Judge:
     def __exit__(self, *exc_info) -> None:
         self.close()
 
-    def _change(self, state: str, reason: str) -> None:
-        """Take on a state, tell whoever asked to hear of it, and answer requests that nobody will judge now."""
-        with self._lock:
-            changed = (state, reason) != (self.state, self.reason)
-            self.state, self.reason = state, reason
-        if changed and self._on_state is not None:
-            _call(self._on_state)
+    def _set(self, state: str, reason: str) -> None:
+        """Take on a state, the lock held; others hear of it, and requests that nobody will judge are answered."""
+        if (state, reason) != (self.state, self.reason) and self._on_state is not None:
+            _thread(_call, self._on_state)
+        self.state, self.reason = state, reason
         if state in ("absent", "failed"):
             _thread(self._give_up)
 
@@ -178,34 +176,31 @@ class Judge:
                 break
         status = process.wait()
         drain.join()
-        for pipe in (process.stdout, process.stderr):
-            pipe.close()
+        for pipe in (process.stdout, process.stderr, process.stdin):
+            _close(pipe)
         with self._lock:
             if self._process is not process:
                 return
             self._process = None
-            end = (self.state, self.reason)
             if fault or self.state in ("loading", "ready"):
-                end = ("failed", fault or f"the worker ended with status {status}: {(*last, 'it said nothing')[0]}")
-        self._change(*end)
+                words = last[0] if last else "it said nothing"
+                self._set("failed", fault or f"the worker ended with status {status}: {words}")
 
     def _take(self, process: subprocess.Popen, message: dict) -> None:
         """Act on one message of the worker; LayoutError, KeyError or TypeError where it is none."""
         if "state" not in message:
-            answer = Verdict.from_dict(message["verdict"]) if "verdict" in message else LayoutError(**message["error"])
-            self._answer(process, message["id"], answer)
+            is_verdict = "verdict" in message
+            self._answer(process, message["id"], Verdict.from_dict(message["verdict"]) if is_verdict
+                         else LayoutError(**message["error"]))
             return
-        if message["state"] not in ("ready", "absent", "failed"):
-            raise KeyError(message["state"])
-        is_ready = message["state"] == "ready"
+        state = message["state"]
+        reason = {"ready": "", "absent": _absent(), "failed": message.get("reason")}[state]
         with self._lock:
             if self._process is not process:
                 return
-            if is_ready:
+            if state == "ready":
                 self.version, self.build = message["version"], message["build"]
-        self._change(message["state"], "" if is_ready else _absent() if message["state"] == "absent"
-                     else message["reason"])
-        with self._lock:
+            self._set(state, reason)
             self._send()
 
     def _answer(self, process: subprocess.Popen, number: int, answer: Verdict | LayoutError) -> None:
@@ -228,6 +223,14 @@ def _thread(target: Callable, *arguments: object) -> threading.Thread:
     thread = threading.Thread(target=target, args=arguments, name="kvlayout judge", daemon=True)
     thread.start()
     return thread
+
+
+def _close(pipe: IO[str]) -> None:
+    try:
+        pipe.close()
+    except OSError as error:
+        # What was still to be written to a process that has ended.
+        logger.debug("the judge's worker is gone: %s", error)
 
 
 def _call(callback: Callable, *arguments: object) -> None:

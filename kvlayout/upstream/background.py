@@ -124,9 +124,10 @@ class Judge:
 
     def _set(self, state: str, reason: str) -> None:
         """Take on a state, the lock held; others hear of it, and requests that nobody will judge are answered."""
-        if (state, reason) != (self.state, self.reason) and self._on_state is not None:
-            _thread(_call, self._on_state)
+        changed = (state, reason) != (self.state, self.reason)
         self.state, self.reason = state, reason
+        if changed and self._on_state is not None:
+            _thread(_call, self._on_state)
         if state in ("absent", "failed"):
             _thread(self._give_up)
 

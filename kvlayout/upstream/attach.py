@@ -1,0 +1,117 @@
+"""A running engine, attached: what each rank holds, whether it is what our plan says, and where its tokens land.
+
+All is read through ``LLM.collective_rpc``, over whatever executor the engine has: in process, multiprocess or Ray.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from functools import cached_property
+
+from kvlayout.capture.dump import RankDump
+from kvlayout.capture.rank_check import check_rank, check_ranks
+from kvlayout.errors import LayoutError
+from kvlayout.finding import Finding
+from kvlayout.snapshot import Snapshot
+from kvlayout.upstream import worker
+
+# A worker that hangs must not hang the caller for ever; a snapshot of a large cache takes a while.
+TIMEOUT_SECONDS = 300.0
+
+
+def attach(llm: object, *, timeout: float | None = TIMEOUT_SECONDS) -> LiveEngine:
+    """Return the engine of a ``vllm.LLM``, read once from every rank.
+
+    ``timeout``: seconds that one call to the workers may take. Raises LayoutError where ``llm`` is none, its engine
+    has died, its executor can't take functions, or its vLLM is older than 0.29; nothing stays in the workers then.
+    """
+    return LiveEngine(llm, timeout)
+
+
+class LiveEngine:
+    """An attached engine. :attr:`ranks` is what was read at the start, or by the last :meth:`refresh`."""
+
+    def __init__(self, llm: object, timeout: float | None = TIMEOUT_SECONDS):
+        call = getattr(llm, "collective_rpc", None)
+        if not callable(call) or inspect.isclass(llm):
+            raise LayoutError("llm", llm, "is no engine of vLLM's: it has no collective_rpc", "Give a vllm.LLM")
+        if inspect.iscoroutinefunction(call):
+            raise LayoutError("llm", llm, "is asynchronous", "Give a vllm.LLM; for `vllm serve` set KVLAYOUT_DUMP")
+        self.llm, self.timeout = llm, timeout
+        self.ranks: list[RankDump] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read every rank anew."""
+        dumps = [RankDump.from_dict(one) for one in self.call(worker.read_rank)]
+        self.ranks = sorted(dumps, key=lambda dump: dump.rank)
+
+    def call(self, function: Callable, *args: object) -> list:
+        """Return ``function(worker, *args)`` of every rank; LayoutError in plain words where it can't be had."""
+        try:
+            return self.llm.collective_rpc(function, timeout=self.timeout, args=args)
+        except LayoutError:
+            raise  # in process, a worker's own error arrives as it was raised
+        except Exception as error:
+            raise _explained(self.llm, error) from error
+
+    @property
+    def is_in_process(self) -> bool:
+        """Whether the only worker runs in this process."""
+        return len(self.ranks) == 1 and self.ranks[0].place.pid == os.getpid()
+
+    def check(self, layout_name: str | None = None) -> list[Finding]:
+        """Return what contradicts our plan on any rank, and which ranks disagree; empty where all fits.
+
+        ``layout_name``: what the control plane resolved, by default what most ranks have.
+        """
+        return [*check_ranks(self.ranks, layout_name), *(one for dump in self.ranks for one in check_rank(dump))]
+
+    def rank(self, rank: int) -> RankDump:
+        """Return one rank's dump; LayoutError for a rank that isn't there."""
+        for dump in self.ranks:
+            if dump.rank == rank:
+                return dump
+        raise LayoutError("rank", rank, f"must be one of {', '.join(str(dump.rank) for dump in self.ranks)}")
+
+    def snapshot(self, *, most_bytes: int | None = None, granule_bytes: int | None = None) -> dict[int, Snapshot]:
+        """Return {rank: the bytes of its cache now}; arguments as for ``kvlayout.memory.snapshot.take_snapshot``."""
+        found = self.call(worker.snapshot_rank, most_bytes, granule_bytes)
+        return {rank: Snapshot.from_dict(data) for rank, data in zip(self._order, found)}
+
+    def tensors(self, rank: int = 0) -> dict:
+        """Return {layer: the engine's own tensor}; LayoutError where the worker is another process."""
+        self.rank(rank)
+        if not self.is_in_process:
+            raise LayoutError("rank", rank, "lies in another process, whose tensors can't be had here",
+                              "Set VLLM_ENABLE_V1_MULTIPROCESSING=0 and use one rank, or take a snapshot")
+        return self.call(worker.rank_tensors)[0]
+
+    @cached_property
+    def _order(self) -> list[int]:
+        """The rank of each answer, in the order in which the executor gives them."""
+        return [one["place"]["rank"] for one in self.call(worker.read_rank)]
+
+    def __repr__(self) -> str:
+        layouts = sorted({str(dump.config.kv_cache_layout) for dump in self.ranks})
+        where = "in process" if self.is_in_process else "over collective_rpc"
+        return f"LiveEngine({len(self.ranks)} ranks {where}, {' and '.join(layouts)})"
+
+
+def _explained(llm: object, error: Exception) -> LayoutError:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    chain = f"{type(error).__name__}: {error}"
+    if "INSECURE_SERIALIZATION" in chain:
+        return LayoutError("llm", type(llm).__name__, "runs its engine in another process, to which functions can't "
+                           "be sent", "Set VLLM_ALLOW_INSECURE_SERIALIZATION=1 before the engine starts, or "
+                           "VLLM_ENABLE_V1_MULTIPROCESSING=0")
+    if isinstance(error, TimeoutError):
+        return LayoutError("llm", type(llm).__name__, f"gave no answer in time: {text}", "Raise timeout, or look "
+                           "into the engine's log")
+    if type(error).__name__ == "EngineDeadError" or "Executor failed" in chain:
+        return LayoutError("llm", type(llm).__name__, "is dead: its engine ended, and its cache with it",
+                           "Start a new engine; the reason is in its log")
+    return LayoutError("llm", type(llm).__name__, f"couldn't be read: {type(error).__name__}: {text}",
+                       "Use an engine of vLLM 0.29 or newer that is running")

@@ -83,6 +83,18 @@ class Changes:
     masks: np.ndarray
     exact: np.ndarray
 
+    def to_dict(self) -> dict:
+        """Return plain numbers and bytes, to be sent between processes; inverse of :meth:`from_dict`."""
+        return {"size_bytes": self.size_bytes, "granule_bytes": self.granule_bytes,
+                "granules": self.granules.tobytes(), "masks": self.masks.tobytes(), "exact": self.exact.tobytes()}
+
+    @classmethod
+    def from_dict(cls, data: dict) -> Changes:
+        """Return the changes of such a dict."""
+        masks = np.frombuffer(data["masks"], dtype=np.uint8).reshape(-1, data["granule_bytes"] // 8)
+        return cls(data["size_bytes"], data["granule_bytes"], np.frombuffer(data["granules"], dtype=np.int64), masks,
+                   np.frombuffer(data["exact"], dtype=bool))
+
     @property
     def is_exact(self) -> bool:
         """Whether every differing byte is known."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from functools import cached_property
 
 from kvlayout.capture.dump import RankDump
 from kvlayout.capture.rank_check import check_rank, check_ranks
@@ -16,6 +15,7 @@ from kvlayout.errors import LayoutError
 from kvlayout.finding import Finding
 from kvlayout.snapshot import Snapshot
 from kvlayout.upstream import worker
+from kvlayout.upstream.watch import Watch
 
 # A worker that hangs must not hang the caller for ever; a snapshot of a large cache takes a while.
 TIMEOUT_SECONDS = 300.0
@@ -31,7 +31,13 @@ def attach(llm: object, *, timeout: float | None = TIMEOUT_SECONDS) -> LiveEngin
 
 
 class LiveEngine:
-    """An attached engine. :attr:`ranks` is what was read at the start, or by the last :meth:`refresh`."""
+    """An attached engine.
+
+    Attributes:
+        llm, timeout: as given
+        ranks: what was read at the start, or by the last :meth:`refresh`; in order of rank
+        order: the rank of each answer, in the order in which the executor gives them
+    """
 
     def __init__(self, llm: object, timeout: float | None = TIMEOUT_SECONDS):
         call = getattr(llm, "collective_rpc", None)
@@ -41,12 +47,14 @@ class LiveEngine:
             raise LayoutError("llm", llm, "is asynchronous", "Give a vllm.LLM; for `vllm serve` set KVLAYOUT_DUMP")
         self.llm, self.timeout = llm, timeout
         self.ranks: list[RankDump] = []
+        self.order: list[int] = []
         self.refresh()
 
     def refresh(self) -> None:
         """Read every rank anew."""
         dumps = [RankDump.from_dict(one) for one in self.call(worker.read_rank)]
         self.ranks = sorted(dumps, key=lambda dump: dump.rank)
+        self.order = [dump.rank for dump in dumps]
 
     def call(self, function: Callable, *args: object) -> list:
         """Return ``function(worker, *args)`` of every rank; LayoutError in plain words where it can't be had."""
@@ -79,7 +87,14 @@ class LiveEngine:
     def snapshot(self, *, most_bytes: int | None = None, granule_bytes: int | None = None) -> dict[int, Snapshot]:
         """Return {rank: the bytes of its cache now}; arguments as for ``kvlayout.memory.snapshot.take_snapshot``."""
         found = self.call(worker.snapshot_rank, most_bytes, granule_bytes)
-        return {rank: Snapshot.from_dict(data) for rank, data in zip(self._order, found)}
+        return {rank: Snapshot.from_dict(data) for rank, data in zip(self.order, found)}
+
+    def watch(self, *, most_bytes: int | None = None, granule_bytes: int | None = None) -> Watch:
+        """Return a context that watches the cache: ``with engine.watch() as watch: llm.generate(...)``.
+
+        Its slots, block tables and landings are there once it is left. Arguments as for :meth:`snapshot`.
+        """
+        return Watch(self, most_bytes, granule_bytes)
 
     def tensors(self, rank: int = 0) -> dict:
         """Return {layer: the engine's own tensor}; LayoutError where the worker is another process."""
@@ -88,11 +103,6 @@ class LiveEngine:
             raise LayoutError("rank", rank, "lies in another process, whose tensors can't be had here",
                               "Set VLLM_ENABLE_V1_MULTIPROCESSING=0 and use one rank, or take a snapshot")
         return self.call(worker.rank_tensors)[0]
-
-    @cached_property
-    def _order(self) -> list[int]:
-        """The rank of each answer, in the order in which the executor gives them."""
-        return [one["place"]["rank"] for one in self.call(worker.read_rank)]
 
     def __repr__(self) -> str:
         layouts = sorted({str(dump.config.kv_cache_layout) for dump in self.ranks})

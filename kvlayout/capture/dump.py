@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 import msgspec
 
@@ -143,6 +144,18 @@ class RankDump:
         data = read_json(path)
         with errors_in(f"{path}:"):
             return cls.from_dict(data)
+
+
+def load_ranks(folder: str | os.PathLike) -> list[RankDump]:
+    """Return the dumps of one engine that the plugin wrote into a folder, in order of rank.
+
+    Raises LayoutError where the folder holds none, or one that can't be read.
+    """
+    paths = sorted(Path(folder).glob("rank-*.json"))
+    if not paths:
+        raise LayoutError("folder", str(folder), "holds no rank-N.json",
+                          "Start vLLM with KVLAYOUT_DUMP set to this folder, kvlayout being installed beside it")
+    return sorted((RankDump.load(path) for path in paths), key=lambda dump: dump.rank)
 
 
 _KINDS = {

@@ -15,6 +15,7 @@ from kvlayout.errors import LayoutError
 from kvlayout.finding import Finding
 from kvlayout.snapshot import Snapshot
 from kvlayout.upstream import worker
+from kvlayout.upstream.failures import explained
 from kvlayout.upstream.watch import Watch
 
 # A worker that hangs must not hang the caller for ever; a snapshot of a large cache takes a while.
@@ -63,7 +64,7 @@ class LiveEngine:
         except LayoutError:
             raise  # in process, a worker's own error arrives as it was raised
         except Exception as error:
-            raise _explained(self.llm, error) from error
+            raise explained(self.llm, error) from error
 
     @property
     def is_in_process(self) -> bool:
@@ -108,20 +109,3 @@ class LiveEngine:
         layouts = sorted({str(dump.config.kv_cache_layout) for dump in self.ranks})
         where = "in process" if self.is_in_process else "over collective_rpc"
         return f"LiveEngine({len(self.ranks)} ranks {where}, {' and '.join(layouts)})"
-
-
-def _explained(llm: object, error: Exception) -> LayoutError:
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    chain = f"{type(error).__name__}: {error}"
-    if "INSECURE_SERIALIZATION" in chain:
-        return LayoutError("llm", type(llm).__name__, "runs its engine in another process, to which functions can't "
-                           "be sent", "Set VLLM_ALLOW_INSECURE_SERIALIZATION=1 before the engine starts, or "
-                           "VLLM_ENABLE_V1_MULTIPROCESSING=0")
-    if isinstance(error, TimeoutError):
-        return LayoutError("llm", type(llm).__name__, f"gave no answer in time: {text}", "Raise timeout, or look "
-                           "into the engine's log")
-    if type(error).__name__ == "EngineDeadError" or "Executor failed" in chain:
-        return LayoutError("llm", type(llm).__name__, "is dead: its engine ended, and its cache with it",
-                           "Start a new engine; the reason is in its log")
-    return LayoutError("llm", type(llm).__name__, f"couldn't be read: {type(error).__name__}: {text}",
-                       "Use an engine of vLLM 0.29 or newer that is running")

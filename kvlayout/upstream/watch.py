@@ -17,6 +17,7 @@ from kvlayout.plan import Plan
 from kvlayout.slot_mapping import Prediction, predict
 from kvlayout.snapshot import Changes
 from kvlayout.spec import AttentionSpec
+from kvlayout.upstream.failures import explained, is_death
 from kvlayout.upstream.recorder import start_watch, stop_watch
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Watch:
         if error is not None:
             # The run's own error is what matters; if the engine is dead, this call fails too.
             _quietly(lambda: self.engine.call(stop_watch, False))
+            if is_death(error):
+                raise explained(self.engine.llm, error) from error
             return
         records = self.engine.call(stop_watch)
         for rank, record in zip(self.engine.order, records):

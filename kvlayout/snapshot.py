@@ -49,6 +49,15 @@ class Snapshot:
         """Bytes that the snapshot itself takes."""
         return sum(part.nbytes for part in (self.kept, self.content, self.digested, self.digests))
 
+    def holds(self, offsets: np.ndarray) -> np.ndarray:
+        """Return whether the bytes at ``offsets`` (int64) weren't zero; True where only a digest is kept."""
+        granule, inside = np.divmod(np.asarray(offsets, dtype=np.int64), self.granule_bytes)
+        found = np.isin(granule, self.digested)
+        if len(self.kept):
+            place = np.minimum(np.searchsorted(self.kept, granule), len(self.kept) - 1)
+            found |= (self.kept[place] == granule) & (self.content[place, inside] != 0)
+        return found
+
     def to_dict(self) -> dict:
         """Return plain numbers and bytes, to be sent between processes; inverse of :meth:`from_dict`."""
         return {"size_bytes": self.size_bytes, "granule_bytes": self.granule_bytes, "kept": self.kept.tobytes(),

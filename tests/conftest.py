@@ -58,5 +58,7 @@ def pytest_runtest_setup(item):
         reason = missing() if item.get_closest_marker(marker) else None
         if reason and marker == "browser" and "CI" in os.environ:
             pytest.fail(f"CI runs the browser tests, but {reason}")
+        if reason and marker == "live" and "KVLAYOUT_LIVE" in os.environ:
+            pytest.fail(f"make test-vllm starts real engines, but {reason}")
         if reason:
             pytest.skip(reason)

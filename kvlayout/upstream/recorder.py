@@ -12,9 +12,12 @@ import functools
 
 import numpy as np
 
+from kvlayout.address import AddressMap
 from kvlayout.capture.objects import as_config
 from kvlayout.capture.rank_check import rank_plan
 from kvlayout.errors import LayoutError
+from kvlayout.rewritten import rewritten_states
+from kvlayout.slot_mapping import Prediction, predict
 from kvlayout.snapshot import changed
 from kvlayout.spec import AttentionSpec
 from kvlayout.upstream.worker import model_runner, own_config, rank_buffer, rank_dump, take
@@ -43,7 +46,8 @@ def stop_watch(worker: object, wants: bool = True) -> dict | None:
     """Take the recorder off again and return what it saw, as plain data; None if there is none or it isn't wanted.
 
     {"slots": {group: int64 bytes}, "blocks": {group: int64 bytes}, "tables": {request: [block ids of each group]},
-    "changes": Changes.to_dict(), "steps", "copies": counts, "error": text or None}; group numbers as text.
+    "changes": Changes.to_dict(), "rewritten": int64 bytes of rows, "steps", "copies": counts, "error": text or None};
+    group numbers as text.
     """
     runner = model_runner(worker)
     recorder = runner.__dict__.get(_HOME)
@@ -147,11 +151,26 @@ class Recorder:
     def result(self) -> dict:
         """The watch as plain data; holds nothing of the engine's."""
         changes = changed(self.before, take(self.buffer, *self.sizes))
+        predictions = predictions_of(self.address_map, self.slots, self.blocks)
+        rewritten = rewritten_states(self.address_map, self.before, changes, predictions)
         self.buffer = self.before = self.runner = None
         return {"slots": {str(group): one.tobytes() for group, one in self.slots.items()},
                 "blocks": {str(group): one.tobytes() for group, one in self.blocks.items()},
-                "tables": self.tables, "changes": changes.to_dict(), "steps": self.steps, "copies": self.copies,
-                "error": self.error}
+                "tables": self.tables, "changes": changes.to_dict(), "rewritten": rewritten.tobytes(),
+                "steps": self.steps, "copies": self.copies, "error": self.error}
+
+
+def predictions_of(address_map: AddressMap, slots: dict[int, np.ndarray],
+                   blocks: dict[int, np.ndarray]) -> list[Prediction]:
+    """Return what recorded slots, and blocks of states, should touch: one a group that wrote anything."""
+    found = []
+    for index, group in enumerate(address_map.config.kv_cache_groups):
+        is_attention = any(isinstance(spec, AttentionSpec) for spec in group.layer_specs.values())
+        if is_attention and len(slots[index]):
+            found.append(predict(address_map, index, slots[index]))
+        elif not is_attention and len(blocks[index]):
+            found.append(predict(address_map, index, blocks=blocks[index]))
+    return found
 
 
 def _trimmed(row: np.ndarray) -> list[int]:

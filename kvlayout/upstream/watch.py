@@ -14,11 +14,10 @@ from kvlayout.errors import LayoutError
 from kvlayout.finding import Finding
 from kvlayout.landing import Landing, land
 from kvlayout.plan import Plan
-from kvlayout.slot_mapping import Prediction, predict
+from kvlayout.slot_mapping import Prediction
 from kvlayout.snapshot import Changes
-from kvlayout.spec import AttentionSpec
 from kvlayout.upstream.failures import explained, is_death
-from kvlayout.upstream.recorder import start_watch, stop_watch
+from kvlayout.upstream.recorder import predictions_of, start_watch, stop_watch
 
 if TYPE_CHECKING:
     from kvlayout.upstream.attach import LiveEngine
@@ -88,14 +87,7 @@ class Watch:
     def predictions(self, rank: int = 0, plan: Plan | None = None) -> list[Prediction]:
         """Return what the recorded slots and blocks should touch, one a group that wrote anything."""
         address_map = (rank_plan(self.engine.rank(rank)) if plan is None else plan).address_map
-        slots, blocks, found = self.slots(rank), self.blocks(rank), []
-        for index, group in enumerate(address_map.config.kv_cache_groups):
-            is_attention = any(isinstance(spec, AttentionSpec) for spec in group.layer_specs.values())
-            if is_attention and len(slots[index]):
-                found.append(predict(address_map, index, slots[index]))
-            elif not is_attention and len(blocks[index]):
-                found.append(predict(address_map, index, blocks=blocks[index]))
-        return found
+        return predictions_of(address_map, self.slots(rank), self.blocks(rank))
 
     def landing(self, rank: int = 0, plan: Plan | None = None, *,
                 progress: Callable[[int, int], None] | None = None) -> Landing:
@@ -103,8 +95,12 @@ class Watch:
 
         ``plan``: by default ours of the rank's own config; another one is compared as it is.
         """
-        plan = rank_plan(self.engine.rank(rank)) if plan is None else plan
-        found = land(plan.address_map, self.changes(rank), self.predictions(rank, plan), progress=progress)
+        rewritten = None
+        if plan is None:
+            plan = rank_plan(self.engine.rank(rank))
+            rewritten = np.frombuffer(self._record(rank)["rewritten"], dtype=np.int64).reshape(-1, 4)
+        found = land(plan.address_map, self.changes(rank), self.predictions(rank, plan), rewritten=rewritten,
+                     progress=progress)
         copies = self._record(rank)["copies"]
         if not copies:
             return found

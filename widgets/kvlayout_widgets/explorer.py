@@ -12,6 +12,7 @@ from kvlayout.errors import LayoutError
 from kvlayout.plan import DEFAULT_NUM_BLOCKS, Plan
 from kvlayout.selection import Selection
 from kvlayout_widgets.allocation import AllocationPanel
+from kvlayout_widgets.badge import Badge
 from kvlayout_widgets.controls import Controls
 from kvlayout_widgets.exports import Exports, picture_bytes
 from kvlayout_widgets.figures.theme import as_theme
@@ -63,6 +64,7 @@ class Explorer:
         self.selection_bar = SelectionBar(self.state, self.act)
         self.allocation = AllocationPanel(self.state, self.act, lambda: self.theme)
         self.exports = Exports(self._export, self.act)
+        self.badge = Badge(self.state, self.exports.carrier.download)
         self.tabs: dict[str, Tab] = {tab.title: tab(self.state, self.act) for tab in TABS}
         self._header, self._status = widgets.HTML(), widgets.HTML()
         self._message, self._is_busy = "", False
@@ -79,7 +81,8 @@ class Explorer:
     def _build(self) -> widgets.Widget:
         left = widgets.Box([*self.controls.sections, self.allocation.widget])
         left.add_class("kvl-left")
-        right = widgets.VBox([self._header, self._status, self.selection_bar.widget, self._tabs, self.exports.widget])
+        right = widgets.VBox([self._header, self.badge.widget, self._status, self.selection_bar.widget, self._tabs,
+                              self.exports.widget])
         right.add_class("kvl-right")
         main = widgets.Box([left, right])
         main.add_class("kvl-main")

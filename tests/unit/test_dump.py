@@ -185,3 +185,11 @@ def test_a_broken_dump_is_one_error_that_names_the_place(tmp_path, change, argum
 def test_a_folder_without_dumps_is_an_error(tmp_path):
     with pytest.raises(kv.LayoutError, match="KVLAYOUT_DUMP"):
         load_ranks(tmp_path)
+
+
+def test_a_dump_opens_in_the_explorer(tmp_path):
+    from kvlayout_widgets import Explorer
+
+    dump_of(CONFIG, machine=kv.Machine(cpu_isa="vec16")).save(tmp_path / "rank-0.json")
+    explorer = Explorer(str(tmp_path / "rank-0.json"))
+    assert explorer.plan.config == CONFIG and explorer.plan.selection.machine.cpu_isa == "vec16"

@@ -63,10 +63,8 @@ def _unasked(backend: Backend, release: Release) -> str:
     """Return why a backend's class isn't even imported; empty where it can be asked."""
     if hasattr(backend, "asked"):
         return "is a class of yours"
-    if backend.from_source:
-        return "needs its hardware to be imported"
     # Kernels of other platforms abort the process there: they register the build's own operators a second time.
-    if release.build == "cpu" and "cpu" not in backend.platforms:
+    if release.build == "cpu" and not {"cpu", "any"} & set(backend.platforms):
         return "isn't a backend of the CPU build"
     return ""
 

@@ -12,16 +12,18 @@ import inspect
 from dataclasses import replace
 
 from kvlayout.captured import is_captured
+from kvlayout.facts.backends import Backend
 from kvlayout.facts.machine import Machine
 from kvlayout.plan import Plan, reported_specs
 from kvlayout.spec import AttentionSpec
 from kvlayout.upstream.convert import to_vllm
 from kvlayout.upstream.facts import paired_specs
 from kvlayout.upstream.inputs import different_backends
+from kvlayout.upstream.release import Release
 from kvlayout.upstream.verdict import Check, compare, plain
 
 
-def check(plan: Plan) -> Check:
+def check(plan: Plan, release: Release) -> Check:
     """Compare every backend of ``plan`` that can be asked; those that can't are named in the reason."""
     reason = _elsewhere(plan)
     if reason:
@@ -29,8 +31,9 @@ def check(plan: Plan) -> Check:
     before = {} if is_captured(plan.selection.model) else reported_specs(plan)
     ours, theirs, left = {}, {}, []
     for name, backend in different_backends(plan).items():
-        if hasattr(backend, "asked"):
-            left.append(f"{name} is a class of yours")
+        unasked = _unasked(backend, release)
+        if unasked:
+            left.append(f"{name} {unasked}")
             continue
         try:
             kind = _class(backend.class_path)
@@ -53,6 +56,16 @@ def _elsewhere(plan: Plan) -> str:
     for kind in ("cuda", "rocm", "xpu"):
         if getattr(current_platform, f"is_{kind}")():
             return f"vLLM runs on {kind} here, and the plan's machine is a CPU"
+    return ""
+
+
+def _unasked(backend: Backend, release: Release) -> str:
+    """Return why a backend's class isn't even imported; empty where it can be asked."""
+    if hasattr(backend, "asked"):
+        return "is a class of yours"
+    # Kernels of other platforms abort the process there: they register the build's own operators a second time.
+    if release.build == "cpu" and not {"cpu", "any"} & set(backend.platforms):
+        return "isn't a backend of the CPU build"
     return ""
 
 

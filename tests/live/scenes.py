@@ -7,47 +7,27 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from kvlayout.capture import check_rank, rank_plan
 from kvlayout.errors import LayoutError
 from kvlayout.upstream.attach import attach
+from kvlayout.upstream.tiny_engine import generate, tiny_engine
 
-MODELS = Path(__file__).parent / "models"
 PROMPTS = (37, 150, 301)
 
 
 def start(model: str, folder: Path, **options):
-    from vllm import LLM
-
-    home = folder / "model"
-    home.mkdir()
-    shutil.copy(MODELS / f"{model}.json", home / "config.json")
-    return LLM(model=str(home), load_format="dummy", skip_tokenizer_init=True, enforce_eager=True, max_model_len=512,
-               **options)
-
-
-def generate(llm, lengths, tokens: int, seed: int = 0) -> list[int]:
-    """Return how many tokens each prompt of random tokens got."""
-    from vllm import SamplingParams, TokensPrompt
-
-    random = np.random.default_rng(seed)
-    prompts = [TokensPrompt(prompt_token_ids=random.integers(3, 250, length).tolist()) for length in lengths]
-    outputs = llm.generate(prompts, SamplingParams(max_tokens=tokens, detokenize=False, ignore_eos=True),
-                           use_tqdm=False)
-    return [len(one.outputs[0].token_ids) for one in outputs]
+    return tiny_engine(model, folder=folder / "model", **options)
 
 
 def watched(engine, llm, lengths, tokens: int, seed: int = 0, others: bool = False) -> dict:
     """Watch one run; return its numbers for each rank, with ``others`` also by wrong plans."""
     with engine.watch() as watch:
-        made = generate(llm, lengths, tokens, seed)
+        made = generate(llm, lengths, tokens, seed=seed)
     dumps = wrong_dumps(engine.ranks[0]) if others else {}
     return {"lengths": list(lengths), "made": made, "ranks": [seen(watch, dump.rank) for dump in engine.ranks],
             "wrong": {name: wrong(watch, engine.ranks[0], dump) for name, dump in dumps.items()}}

@@ -32,7 +32,7 @@ def test_a_right_cache(shown):
     panel.allocate.click()
     assert not panel.verify.disabled
     assert "✓ All 117,440,512 bytes that were written through the views" in proven(shown)
-    assert panel.verification.report.ok and panel.verification.picture.layout.display == "none"
+    assert panel.verification.report.ok and panel.verification.details.layout.display == "none"
     assert not (panel.verify.disabled or panel.free.disabled or panel.allocate.disabled)
     panel.free.click()
     assert panel.verification.text.value == "" and panel.verify.disabled

@@ -85,7 +85,7 @@ class Explorer:
         left = widgets.Box([*self.controls.sections, self.allocation.widget])
         left.add_class("kvl-left")
         right = widgets.VBox([self._header, self.badge.widget, self._status, self.landing_bar.widget,
-                              self.selection_bar.widget, self._tabs,
+                              self.allocation.verification.details, self.selection_bar.widget, self._tabs,
                               self.exports.widget])
         right.add_class("kvl-right")
         main = widgets.Box([left, right])

@@ -18,7 +18,7 @@ class LandingBar:
     def __init__(self, state: State, act: Callable[[Callable[[], None]], None]):
         self.state = state
         self.text = widgets.HTML()
-        self.dark = widgets.Button(description="Lights out", layout=widgets.Layout(width="96px"),
+        self.dark = widgets.Button(description="Lights out", layout=widgets.Layout(flex="0 0 auto", width="100px"),
                                    tooltip="Show the pages as before, without where tokens landed")
         self.widget = widgets.HBox([self.text, self.dark], layout=widgets.Layout(display="none"))
         self.dark.on_click(lambda _: act(lambda: state.light(None)))

@@ -25,7 +25,8 @@ class _Stopped(Exception):
 class Verification:
     """Proves a cache in a thread. ``report`` is the last result; ``is_running`` while one is under way.
 
-    ``changed`` is called when a proof begins and when it has ended, whatever its end.
+    ``changed`` is called when a proof begins and when it has ended, whatever its end. ``widget`` has the progress and
+    the result in a sentence; ``details``, for a wider place, where bytes are wrong.
     """
 
     def __init__(self, changed):
@@ -42,15 +43,17 @@ class Verification:
                                    tooltip="Stop the proof; the cache then holds zeros")
         self.bar = widgets.IntProgress(0, 0, 1000, layout=widgets.Layout(width="100%"))
         self.text = widgets.HTML()
-        self.picture = widgets.Image(format="png", layout=widgets.Layout(width="100%"))
-        self.widget = widgets.VBox([self.bar, self.text, self.picture])
+        self.widget = widgets.VBox([self.bar, self.text])
+        self.picture = widgets.Image(format="png", width=960, layout=widgets.Layout(max_width="100%"))
+        self.more = widgets.HTML()
+        self.details = widgets.VBox([self.picture, self.more])
         self.stop.on_click(lambda _: self._stop.set())
         self.clear()
 
     def clear(self) -> None:
         """Show no result: another cache is there, or none."""
         self.report, self.text.value = None, ""
-        for part in (self.bar, self.stop, self.picture):
+        for part in (self.bar, self.stop, self.details):
             part.layout.display = "none"
 
     def start(self, cache: KVCache, theme: str) -> None:
@@ -99,7 +102,7 @@ class Verification:
         if report.ok:
             self.text.value = paragraph(f"✓ {report.summary}", "good")
             return
-        more = "".join(paragraph(f"· {one}", "line") for one in report.mismatches[1:6])
-        self.text.value = paragraph(f"✗ {report.summary}", "refused") + more
+        self.text.value = paragraph(f"✗ {report.summary}", "refused")
+        self.more.value = "".join(paragraph(f"· {one}", "line") for one in report.mismatches[1:6])
         self.picture.value = render_png(mismatches_figure(report, theme=theme))
-        self.picture.layout.display = None
+        self.details.layout.display = None

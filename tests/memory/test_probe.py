@@ -114,9 +114,9 @@ def test_two_layers_with_one_place_are_caught():
     with kv.allocate_kv_cache(config(), "cpu") as cache:
         cache.views["0.2"] = cache.views["0.0"]
         report = kv.verify(cache)
-        assert {one.layer for one in report.mismatches} == {"0.0"}
-        assert {one.written_by[0] for one in report.mismatches} == {"0.2"}
-        assert np.flatnonzero(report.map.wrong_bytes.sum(axis=1)).tolist() == [0, 2]
+        # Which of the two wrote last isn't said; the place of 0.2 was written by neither.
+        assert not report.ok and 2 in np.flatnonzero(report.map.wrong_bytes.sum(axis=1)).tolist()
+        assert report.map.wrong_bytes[1].sum() == 0
 
 
 def test_a_view_that_writes_into_padding_is_caught_there():

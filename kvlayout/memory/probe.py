@@ -27,7 +27,7 @@ from kvlayout.proof import Report
 from kvlayout.region import Region
 
 # A chunk of the CPU's stays in its cache, and so does a GPU's.
-_CHUNK_BYTES = {"cpu": 4 << 20}
+_CHUNK_BYTES = {"cpu": 2 << 20}
 _OTHER_CHUNK_BYTES = 16 << 20
 _SCAN_BYTES = 32 << 20
 _MOST_THREADS = 8
@@ -288,15 +288,20 @@ def _write(part, tile, page: int, library) -> Exception | None:
 
 def _differs(part, tile, page: int, library):
     """Whether ``part`` isn't the chunk's words: without the tile, nothing but the page's number may be left."""
-    rest = library.bitwise_xor(part, tile, out=_scratch(part) if library is np else None)
-    return (rest.min() != page) | (rest.max() != page)
+    if library is torch:
+        low, high = torch.aminmax(torch.bitwise_xor(part, tile))
+        return (low != page) | (high != page)
+    rest, differs = _room(part)
+    np.bitwise_xor(part, tile, out=rest)
+    return np.not_equal(rest, page, out=differs).any()
 
 
-def _scratch(part: np.ndarray) -> np.ndarray:
+def _room(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """This thread's own room for a chunk: memory that is asked for anew costs as much as the comparison."""
-    if getattr(_local, "room", None) is None or _local.room.nbytes < part.nbytes:
-        _local.room = np.empty(part.nbytes, np.uint8)
-    return _local.room[:part.nbytes].view(part.dtype).reshape(part.shape)
+    if getattr(_local, "words", None) is None or _local.words.nbytes < part.nbytes:
+        _local.words, _local.flags = np.empty(part.nbytes, np.uint8), np.empty(part.nbytes, bool)
+    return (_local.words[:part.nbytes].view(part.dtype).reshape(part.shape),
+            _local.flags[:part.size].reshape(part.shape))
 
 
 def _scan(cache: KVCache, prints: dict[int, Fingerprint], leftovers: Leftovers, meter: _Meter | None) -> None:

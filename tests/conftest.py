@@ -46,6 +46,8 @@ def missing_live() -> str | None:
 MISSING = {"live": missing_live, "vllm": missing_vllm, "gpu": missing_gpu, "browser": missing_browser}
 
 
+# First, because pytest-xdist reads the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     # One worker runs all browser tests: they share a JupyterLab, and two chromiums would starve each other.
     for item in items:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,9 +36,12 @@ class CacheMemoryError(LayoutError):
 
 def check_int(argument: str, value: object, *, minimum: int) -> int:
     """Return ``value`` as an int of at least ``minimum``, or raise a LayoutError naming ``argument``."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:  # also of arrays, which have __index__ but are no one number
+        number = None
+    if number is None:
         raise LayoutError(argument, value, "must be a whole number", f"Give an integer of at least {minimum}")
-    number = value.__index__()
     if number < minimum:
         raise LayoutError(argument, value, f"must be at least {minimum}")
     return number

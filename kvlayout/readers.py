@@ -6,18 +6,13 @@ the same byte. Inside a page that depends on the coordinate's place alone, so a 
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from kvlayout.address import AddressMap, Owner
-from kvlayout.errors import LayoutError
+from kvlayout.errors import LayoutError, check_int
 from kvlayout.layout import KVCacheLayout, as_layout
 from kvlayout.placement import get_kv_cache_config_from_groups
-
-if TYPE_CHECKING:
-    from kvlayout.plan import Plan
+from kvlayout.plan import Plan
 
 
 class WrongReader:
@@ -29,6 +24,9 @@ class WrongReader:
     """
 
     def __init__(self, writer: AddressMap, reader: AddressMap):
+        for name, one in (("writer", writer), ("reader", reader)):
+            if not isinstance(one, AddressMap):
+                raise LayoutError(name, one, "must be an AddressMap", "Give a plan's address_map")
         if writer.layers != reader.layers:
             raise LayoutError("reader", reader.layers, f"must have the writer's layers, {writer.layers}")
         for name in writer.layers:
@@ -38,6 +36,7 @@ class WrongReader:
                                   f"{writer.shape(name)} (B, H, N, C bytes) in group {ours.group}",
                                   "Compare maps of the same blocks and kernel blocks")
         self.writer, self.reader = writer, reader
+        self._kinds: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
 
     def __repr__(self) -> str:
         return f"WrongReader(written {self.writer.layout.name}, read {self.reader.layout.name})"
@@ -45,16 +44,18 @@ class WrongReader:
     def shares(self, layers: np.ndarray, blocks: np.ndarray) -> np.ndarray:
         """Return the share (0 to 1) of each page's bytes that is read from a wrong place, [layers, blocks].
 
-        ``layers``: indices; ``blocks``: indices, NaN where a layer has no such block.
+        ``layers`` and ``blocks``: indices, 1-D. NaN stands where a layer has no such block, or no bytes. Raises
+        LayoutError for a layer that isn't there, and for what is no index.
         """
-        layers, blocks = np.asarray(layers, dtype=np.int64), np.asarray(blocks, dtype=np.int64)
+        layers, blocks = _indices("layers", layers), _indices("blocks", blocks)
         found = np.full((len(layers), len(blocks)), np.nan)
-        for row, layer in enumerate(layers):
-            here = blocks < self.writer.shape(int(layer))[0]
-            if 0 in self.writer.shape(int(layer)):
+        for row, layer in enumerate(layers.tolist()):
+            shape = self.writer.shape(layer)
+            if 0 in shape:
                 continue
-            values, right = self._moved(int(layer))
-            wanted = -self._page_moved(int(layer), blocks[here])
+            here = blocks < shape[0]
+            values, right = self._moved(layer)
+            wanted = -self._page_moved(layer, blocks[here])
             place = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
             found[row, here] = 1 - np.where(values[place] == wanted, right[place], 0)
         return found
@@ -62,6 +63,7 @@ class WrongReader:
     def cells(self, layer: str | int, block: int) -> np.ndarray:
         """Return the share of wrongly read bytes of one page by cell, [head slots, states]."""
         index = self.writer.layer_index(layer)
+        block = check_int("block", block, minimum=0)
         self.writer.offset(index, block)
         inner = self._inner_moved(index)
         moved = inner + self._page_moved(index, np.array([block]))[0]
@@ -70,20 +72,18 @@ class WrongReader:
     def reads(self, layer: str | int, block: int, head: int = 0, state: int = 0, byte: int = 0) -> Owner | None:
         """Return whose byte the reader takes for this coordinate; None for padding and outside the allocation."""
         index = self.writer.layer_index(layer)
-        offset = self.reader.offset(index, block, head, state, byte)
+        at = [check_int(name, value, minimum=0) for name, value in
+              (("block", block), ("head", head), ("state", state), ("byte", byte))]
+        offset = self.reader.offset(index, *at)
         group = self.writer.region(index).group
         return next((owner for owner in self.writer.owners(offset) if owner.group == group), None)
 
     @property
     def is_right(self) -> bool:
         """Whether every coordinate is read from where it was written."""
-        return all((self.shares(np.array([index]), np.arange(min(2, self.writer.shape(index)[0]))) == 0).all()
-                   and self.writer.strides(index)[0] == self.reader.strides(index)[0]
+        # Two blocks tell: a wrong step from block to block shows in the second one.
+        return all(not np.nan_to_num(self.shares([index], np.arange(min(2, self.writer.shape(index)[0])))).any()
                    for index in range(len(self.writer.layers)))
-
-    @cached_property
-    def _kinds(self) -> dict:
-        return {}
 
     def _moved(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (sorted distances, the share of a page that is read at that distance from the page's own)."""
@@ -120,6 +120,13 @@ class WrongReader:
         return region.geometry.offset + place * region.geometry.strides[0]
 
 
+def _indices(name: str, values: object) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and (array.dtype.kind not in "iu" or array.min() < 0)):
+        raise LayoutError(name, values, "must be a row of whole numbers of at least 0", "Give a list, such as [0, 1]")
+    return array.astype(np.int64)
+
+
 def compare_readers(plan: Plan, layout: KVCacheLayout | str) -> WrongReader:
     """Return what a reader sees that takes ``layout`` for the layout of the plan's cache.
 
@@ -127,6 +134,8 @@ def compare_readers(plan: Plan, layout: KVCacheLayout | str) -> WrongReader:
     its kernel blocks can't be split as the plan's, both are compared in whole blocks. Raises LayoutError where
     ``layout`` can't express the groups' pages.
     """
+    if not isinstance(plan, Plan):
+        raise LayoutError("plan", plan, "must be a Plan", "Give what make_plan returned")
     layout = as_layout(layout)
     config = get_kv_cache_config_from_groups(plan.groups, 0, layout, num_gpu_blocks_override=plan.config.num_blocks,
                                              vllm_version=plan.selection.vllm_version)

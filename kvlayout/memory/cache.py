@@ -55,6 +55,7 @@ class KVCache:
         views: {layer name: typed view}; empty once freed
         config, layout, kernel_block_sizes, address_map: what it was made from
         nbytes: bytes of the backing allocation
+        is_being_proven: whether a ``verify`` is under way, which overwrites everything
     """
 
     def __init__(self, buffer: torch.Tensor, address_map: AddressMap):
@@ -63,6 +64,7 @@ class KVCache:
         self.kernel_block_sizes = address_map.kernel_block_sizes
         self.device, self.nbytes = buffer.device, buffer.numel()
         self.buffer: torch.Tensor | None = buffer
+        self.is_being_proven = False
         made: dict[str, torch.Tensor] = {}
         sizes = self.kernel_block_sizes or [None] * len(self.config.kv_cache_groups)
         for region in address_map.regions:

@@ -15,6 +15,7 @@ from kvlayout.strided import StridedSet
 
 _MOST_SHOWN = 16
 _MOST_DECODED = 1 << 28
+_PART_BYTES = 2 << 20  # looked up at once: each byte takes some 50 bytes of indices
 
 
 class Leftovers:
@@ -40,10 +41,16 @@ class Leftovers:
 
         ``prints``: {tensor index: the fingerprints that were written there}.
         """
+        for begin in range(0, len(chunk), _PART_BYTES):
+            part = chunk[begin:begin + _PART_BYTES]
+            if self.decoded_bytes < _MOST_DECODED:
+                self._decode(start + begin, part, prints)
+            else:
+                self.wrong_bytes += int(torch.count_nonzero(part))
+
+    def _decode(self, start: int, chunk: torch.Tensor, prints: dict[int, Fingerprint]) -> None:
         places = torch.nonzero(chunk).flatten()
         self.wrong_bytes += len(places)
-        if self.decoded_bytes >= _MOST_DECODED:
-            return
         self.decoded_bytes += len(places)
         offsets = start + places.cpu().numpy()
         if all(region.addresses.is_nested for region in self.regions):
@@ -58,7 +65,8 @@ class Leftovers:
     def _mismatch(self, begin: int, size: int, prints: dict[int, Fingerprint]) -> Mismatch:
         """Describe the word at byte ``begin``."""
         left = self.cache.buffer[begin:begin + size].cpu().numpy().view(np.uint8)
-        expected = self._expected(begin, size, prints)
+        # The buffer's last word may be cut short.
+        expected = self._expected(begin, size, prints)[:len(left)]
         found = left ^ expected
         first = begin + int(np.flatnonzero(left)[0])
         whose = (None, 0, 0, 0, 0, "padding")

@@ -8,6 +8,7 @@ import torch
 
 from kvlayout.errors import LayoutError
 from kvlayout.memory.cache import KVCache
+from kvlayout.memory.checks import check_bytes
 
 _MARKS = (0x5A, 0xA5)
 
@@ -27,10 +28,7 @@ def write_and_read_back(cache: KVCache, layer: str, block: int, head: int = 0, s
     """
     offset = cache.address_map.offset(layer, block, head, state, byte)
     interior = cache.address_map.region(layer).interior
-    if cache.buffer is None:
-        raise LayoutError("cache", "freed", "has no memory to write to", "Allocate it anew")
-    if cache.device.type == "meta":
-        raise LayoutError("device", "meta", "has no memory to write to", "Allocate on cpu or a CUDA device")
+    check_bytes(cache)
     if interior.scope != "state":
         raise LayoutError("layer", layer, f"keeps an order of its own inside a {interior.scope}, which its view "
                           "doesn't follow", "Choose another backend or layer")

@@ -12,8 +12,9 @@ import math
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch
 
 from kvlayout.errors import LayoutError
 from kvlayout.memory.cache import KVCache
+from kvlayout.memory.checks import check_provable
 from kvlayout.memory.fingerprint import NEEDED_BYTES, Fingerprint, boxes, word_type
 from kvlayout.memory.leftovers import Leftovers
 from kvlayout.proof import Report
@@ -30,6 +32,7 @@ from kvlayout.region import Region
 _CHUNK_BYTES = {"cpu": 2 << 20}
 _OTHER_CHUNK_BYTES = 16 << 20
 _SCAN_BYTES = 32 << 20
+_TILES_BYTES = 64 << 20  # tiles that are kept, of all regions of a group together
 _MOST_THREADS = 8
 _local = threading.local()
 
@@ -44,40 +47,45 @@ def verify(cache: KVCache, *, progress: Progress | bool | None = None) -> Report
 
     ``progress``: called with (bytes done, bytes to do); True shows a bar. What it raises ends the proof: the cache is
     zeroed, and nothing else stays allocated.
-    Raises LayoutError for a cache that was freed or has no bytes, and for a view that can't be written.
+    Bytes are compared, not element types: a float16 view in a bfloat16 one's place passes.
+    Raises LayoutError for a cache that was freed (also meanwhile), has no bytes, or is being proven already, and for
+    a view that can't be written.
     """
-    _check(cache)
+    check_provable(cache)
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise LayoutError("progress", progress, "must be a bool, None or a function",
+                          "Give True for a bar, or a function of (bytes done, bytes to do)")
+    cache.is_being_proven = True
+    try:
+        return _prove(cache, progress)
+    finally:
+        cache.is_being_proven = False
+
+
+def _prove(cache: KVCache, progress: Progress | bool | None) -> Report:
     started = time.perf_counter()
     with _meter(cache, progress) as meter:
         try:
             found = [_prove_group(cache, group, regions, meter) for group, regions in _groups(cache)]
         except BaseException as error:
+            if cache.buffer is None:
+                if not isinstance(error, Exception):
+                    raise
+                raise LayoutError("cache", cache, "was freed while it was being proven",
+                                  "Free it when verify has ended") from None
             cache.buffer.zero_()
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(f"verify was stopped after {meter.done:,} of {meter.total:,} bytes: nothing "
                                         "is proven, and the cache holds zeros again") from error
             raise
     checked, padding, passes, leftovers = (list(part) for part in zip(*found)) if found else ([], [], [1], [])
-    if any(one.wrong_bytes for one in leftovers):
+    if cache.buffer is not None and any(one.wrong_bytes for one in leftovers):
         cache.buffer.zero_()
     _finish(cache.device)
     return Report(sum(checked), sum(padding), time.perf_counter() - started, max(passes),
                   sum(one.wrong_bytes for one in leftovers), tuple(m for one in leftovers for m in one.mismatches),
                   Leftovers.joint_map(leftovers, cache.address_map), str(cache.device),
                   sum(one.decoded_bytes for one in leftovers))
-
-
-def _check(cache: KVCache) -> None:
-    if not isinstance(cache, KVCache):
-        raise LayoutError("cache", cache, "must be a KVCache", "Give what allocate_kv_cache returned")
-    if cache.buffer is None:
-        raise LayoutError("cache", cache, "was freed", "Allocate it again")
-    if cache.device.type == "meta":
-        raise LayoutError("cache", cache, "has no bytes to prove", "Allocate it on cpu or a CUDA device")
-    missing = [name for name in cache.address_map.layers if name not in cache.views]
-    if missing:
-        raise LayoutError("cache.views", missing[0], "has no view, though it is a layer of the config",
-                          "Give every layer its view")
 
 
 def _groups(cache: KVCache) -> Iterator[tuple[int, list[Region]]]:
@@ -151,7 +159,8 @@ def _prove_group(cache: KVCache, group: int, regions: list[Region], meter: _Mete
     passes, salt = _passes(word_bytes), secrets.randbits(30)
     leftovers = Leftovers(cache, group)
     for turn in range(passes):
-        chunks = [_Chunks(cache, region, word_bytes, salt, turn) for region in regions]
+        tiles: dict[tuple, torch.Tensor] = {}
+        chunks = [_Chunks(cache, region, word_bytes, salt, turn, tiles) for region in regions]
         if gaps:
             cache.buffer.zero_()
         for one in chunks:
@@ -172,7 +181,8 @@ def _prove_group(cache: KVCache, group: int, regions: list[Region], meter: _Mete
 class _Chunks:
     """One region, chunk by chunk: a batch of blocks of one layer, or a part of a page where a page is larger."""
 
-    def __init__(self, cache: KVCache, region: Region, word_bytes: int, salt: int, turn: int):
+    def __init__(self, cache: KVCache, region: Region, word_bytes: int, salt: int, turn: int,
+                 tiles: dict[tuple, torch.Tensor]):
         self.cache, self.region, self.size = cache, region, word_bytes
         _, blocks, heads, states, content = region.geometry.shape
         most = _CHUNK_BYTES.get(cache.device.type, _OTHER_CHUNK_BYTES) // word_bytes
@@ -182,7 +192,7 @@ class _Chunks:
         strides = region.geometry.strides[1:]
         # The page's own axes, outermost first, so that a chunk is walked as it lies.
         self.order = sorted(range(4), key=lambda axis: -strides[axis])
-        self._tiles: dict = {}
+        self._tiles = tiles
         self._boxes = list(boxes((batch, heads, states, content // word_bytes), self.order, most))
 
     def write(self, meter: _Meter) -> None:
@@ -209,15 +219,24 @@ class _Chunks:
                 yield name, work(part, tile, page, torch)
                 meter.add(part.numel() * self.size)
             return
-        with ThreadPoolExecutor(min(_MOST_THREADS, torch.get_num_threads())) as pool:
-            waiting = [(name, part.numel(), pool.submit(work, part.numpy(), tile.numpy(), page, np))
-                       for name, part, tile, page in chunks]
+        threads = min(_MOST_THREADS, torch.get_num_threads())
+        with ThreadPoolExecutor(threads) as pool:
+            waiting: deque = deque()
             try:
-                for name, count, future in waiting:
-                    yield name, future.result()
-                    meter.add(count * self.size)
+                for name, part, tile, page in chunks:
+                    waiting.append((name, part.numel(), pool.submit(work, part.numpy(), tile.numpy(), page, np)))
+                    # Each chunk that waits holds its tile.
+                    if len(waiting) > 4 * threads:
+                        yield self._done(*waiting.popleft(), meter)
+                while waiting:
+                    yield self._done(*waiting.popleft(), meter)
             finally:
                 pool.shutdown(cancel_futures=True)
+
+    def _done(self, name: str, count: int, future: Future, meter: _Meter) -> tuple[str, object]:
+        found = future.result()
+        meter.add(count * self.size)
+        return name, found
 
     def cancel(self, meter: _Meter | None) -> None:
         """XOR the expected words into the buffer at the map's addresses."""
@@ -241,17 +260,16 @@ class _Chunks:
                         yield name, whole[inside].permute(self.order), self._tile(rows, *box[1:]), page
 
     def _tile(self, rows: slice, *inside: slice) -> torch.Tensor:
-        key = tuple((one.start, one.stop) for one in (rows, *inside))
+        key = *self.order, *((one.start, one.stop) for one in (rows, *inside))
         if key not in self._tiles:
             tile = self.prints.tile(rows, *inside, self.cache.device).permute(self.order).contiguous()
-            # Two shapes of batch take turns, a full one and the last of a layer; a huge page's parts aren't kept.
-            if len(self._boxes) == 1:
-                self._tiles[key] = tile
-            return tile
+            if sum(one.nbytes for one in self._tiles.values()) + tile.nbytes > _TILES_BYTES:
+                self._tiles.clear()
+            self._tiles[key] = tile
         return self._tiles[key]
 
     def _view(self, local: int, name: str) -> torch.Tensor:
-        return _as_words(self.cache.views[name], name, self.region, self.size)
+        return _as_words(self.cache.views[name], self.region, self.size)
 
     def _raw(self, local: int, name: str) -> torch.Tensor:
         """The raw buffer at the map's addresses of one layer."""
@@ -263,13 +281,10 @@ class _Chunks:
         return words.as_strided((*extents, content // self.size), steps, first)
 
 
-def _as_words(view: torch.Tensor, name: str, region: Region, word_bytes: int) -> torch.Tensor:
+def _as_words(view: torch.Tensor, region: Region, word_bytes: int) -> torch.Tensor:
     """The same bytes as [B, H, N, words]: the view's own storage, offset and strides, in another type."""
     _, blocks, heads, states, content = region.geometry.shape
     item = view.element_size()
-    if tuple(view.shape) != (blocks, heads, states, content // item):
-        raise LayoutError("cache.views", name, f"has the shape {tuple(view.shape)}; the address map says "
-                          f"{(blocks, heads, states, content // item)}", "Make the view from this config")
     steps = [stride * item // word_bytes for stride in view.stride()[:3]]
     last = 1 if view.stride(3) == 1 or view.shape[3] == 1 else view.stride(3) * item // word_bytes
     flat = torch.empty(0, dtype=word_type(word_bytes), device=view.device).set_(view.untyped_storage())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kvlayout.errors import LayoutError
+from kvlayout.errors import LayoutError, check_int
 from kvlayout.memory.cache import KVCache
+from kvlayout.memory.checks import check_provable
 from kvlayout.readers import WrongReader
 
 
@@ -15,13 +16,18 @@ def read_as(cache: KVCache, reader: WrongReader, layer: str | int, block: int) -
 
     Random bytes are written through the cache's own view of the page, then the bytes at the reader's addresses are
     compared with them; a byte is right where all of four fillings arrive. The page's content is put back.
-    Raises LayoutError for a cache without bytes, or of another map than ``reader.writer``.
+    Raises LayoutError for a cache without bytes, that is being proven, or of another map than ``reader.writer``.
     """
-    if cache.buffer is None or cache.device.type == "meta":
-        raise LayoutError("cache", cache, "has no bytes to read", "Allocate it on cpu or a CUDA device")
+    check_provable(cache)
+    if not isinstance(reader, WrongReader):
+        raise LayoutError("reader", reader, "must be a WrongReader", "Make one with compare_readers")
     writer = cache.address_map
     index = writer.layer_index(layer)
-    if (writer.shape(index), writer.strides(index)) != (reader.writer.shape(index), reader.writer.strides(index)):
+    block = check_int("block", block, minimum=0)
+    start = writer.offset(index, block)
+    if writer.layers != reader.writer.layers or any(
+            getattr(writer, what)(index) != getattr(reader.writer, what)(index) for what in ("shape", "strides")
+    ) or start != reader.writer.offset(index, block):
         raise LayoutError("cache", cache, f"isn't the one that {reader} was written in", "Allocate that plan")
     view = cache.views[writer.layers[index]][block].view(torch.int8)
     kept = view.clone()

@@ -1,8 +1,11 @@
 """The proof by memory: right caches pass, and any view that goes astray is caught and named."""
 
 import math
+import threading
+from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -11,6 +14,9 @@ from hypothesis import strategies as st
 import kvlayout as kv
 from kvlayout.memory import probe
 from kvlayout.memory.device import devices
+from kvlayout.memory.mark import write_and_read_back
+from kvlayout.memory.readback import read_as
+from kvlayout.readers import WrongReader
 from tests.strategies import maps
 
 SPEC = kv.FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, dtype="bfloat16")
@@ -148,7 +154,7 @@ def test_a_view_that_writes_into_padding_is_caught_there():
         assert "byte 13,192 (padding): expected 0000000000000000, found 07" in report.summary
 
 
-def test_a_cache_of_another_dtype_or_storage_is_caught():
+def test_a_view_of_another_storage_or_shape_is_caught():
     with kv.allocate_kv_cache(config(), "cpu") as cache:
         cache.views["0.1"] = cache.views["0.1"].clone()
         assert not kv.verify(cache).ok
@@ -203,6 +209,135 @@ def test_what_has_no_bytes_is_refused():
     for cache, why in ((meta, "has no bytes"), (freed, "was freed"), (None, "must be a KVCache")):
         with pytest.raises(kv.LayoutError, match=why):
             kv.verify(cache)
+
+
+ODD_VIEWS = {
+    "nothing": lambda view: None,
+    "an array": lambda view: np.zeros(tuple(view.shape)),
+    "meta": lambda view: torch.empty_strided(view.shape, view.stride(), dtype=view.dtype, device="meta"),
+    "sparse": lambda view: view.to_sparse(),
+    "flat": lambda view: view.reshape(-1),
+    "one number": lambda view: torch.tensor(1),
+    "fewer blocks": lambda view: view[:0],
+    "fewer heads": lambda view: view[:, :1],
+    "expanded": lambda view: view[:1].expand(view.shape),
+    "negated": torch._neg_view,
+    "conjugated": lambda view: view.view(torch.complex64).conj(),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_VIEWS)
+def test_what_is_no_view_of_the_cache_is_refused_by_name(kind):
+    with kv.allocate_kv_cache(config(), "cpu") as cache:
+        cache.views["0.1"] = ODD_VIEWS[kind](cache.views["0.1"])
+        with pytest.raises(kv.LayoutError, match="cache.views='0.1'") as caught:
+            kv.verify(cache)
+        assert caught.value.cure and not cache.is_being_proven
+        assert int(torch.count_nonzero(cache.buffer)) == 0
+
+
+def test_a_view_whose_storage_was_given_back_is_refused():
+    with kv.allocate_kv_cache(config(), "cpu") as cache:
+        gone = cache.views["0.1"].clone()
+        gone.untyped_storage().resize_(0)
+        cache.views["0.1"] = gone
+        with pytest.raises(kv.LayoutError, match="beyond its storage"):
+            kv.verify(cache)
+
+
+def test_right_views_pass_in_any_guise():
+    """The same bytes in another element type, as a parameter, asking for gradients, made in inference mode."""
+    with torch.inference_mode():
+        made = kv.allocate_kv_cache(config(), "cpu")
+    with made as cache:
+        assert kv.verify(cache).ok
+    with kv.allocate_kv_cache(config(), "cpu") as cache:
+        views = dict(cache.views)
+        cache.views.update({"0.0": views["0.0"].view(torch.int8), "0.1": torch.nn.Parameter(views["0.1"]),
+                            "0.2": views["0.2"].view(torch.complex64)})
+        assert kv.verify(cache).ok
+
+
+@pytest.mark.parametrize("progress", ["yes", 1, 0, [], object()])
+def test_progress_is_checked_before_anything_is_written(progress):
+    with kv.allocate_kv_cache(config(), "cpu") as cache:
+        cache.buffer.fill_(7)
+        with pytest.raises(kv.LayoutError, match="progress"):
+            kv.verify(cache, progress=progress)
+        assert (cache.buffer == 7).all()
+
+
+def test_a_cache_that_is_freed_meanwhile_is_no_proof_and_stays_free():
+    cache = kv.allocate_kv_cache(config(blocks=200), "cpu")
+    with pytest.raises(kv.LayoutError, match="freed while it was being proven"):
+        kv.verify(cache, progress=lambda done, total: cache.free())
+    assert cache.buffer is None and cache.views == {} and not cache.is_being_proven
+
+
+def test_nobody_else_writes_into_a_cache_that_is_being_proven():
+    refused = []
+
+    def progress(done, total):
+        for call in (lambda: kv.verify(cache), lambda: write_and_read_back(cache, "0.1", 3),
+                     lambda: read_as(cache, WrongReader(cache.address_map, cache.address_map), "0.1", 3)):
+            with pytest.raises(kv.LayoutError, match="is being proven") as caught:
+                call()
+            refused.append(caught.value)
+
+    with kv.allocate_kv_cache(config(), "cpu") as cache:
+        assert kv.verify(cache, progress=progress).ok
+        assert refused and write_and_read_back(cache, "0.1", 3)
+
+
+def peak_of(call) -> int:
+    """The most bytes of resident memory during ``call`` above those before it, sampled a thousand times a second."""
+    process, done, most = psutil.Process(), threading.Event(), [0]
+    before = process.memory_info().rss
+
+    def watch():
+        while not done.wait(0.001):
+            most[0] = max(most[0], process.memory_info().rss)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        call()
+    finally:
+        done.set()
+        watcher.join()
+    return most[0] - before
+
+
+def test_a_wholly_wrong_cache_takes_no_gigabytes_to_decode():
+    with kv.allocate_kv_cache(config(blocks=2800, layers=3), "cpu") as cache:
+        assert cache.nbytes > probe._SCAN_BYTES
+        cache.buffer.fill_(1)
+        for name, view in cache.views.items():
+            cache.views[name] = view.flip(0)  # a copy elsewhere: nothing arrives
+        reports = []
+        assert peak_of(lambda: reports.append(kv.verify(cache))) < 300 << 20
+        assert reports[0].decoded_bytes == reports[0].mismatched_bytes > 0.98 * cache.nbytes
+
+
+def test_many_tensors_share_their_tiles():
+    one = config(blocks=300, layers=100)
+    (tensor,) = one.kv_cache_tensors
+    apart = [replace(tensor, layers=(name,), offset=tensor.offset + i * tensor.layer_stride)
+             for i, name in enumerate(tensor.layers)]
+    with kv.allocate_kv_cache(replace(one, kv_cache_tensors=apart), "cpu") as cache:
+        cache.buffer.fill_(1)
+        assert peak_of(lambda: kv.verify(cache)) < 100 << 20
+
+
+def test_pages_larger_than_a_chunk_are_proven_in_parts():
+    spec = kv.MambaSpec(16, [(1, 5_000_001)], ["int8"])
+    with kv.allocate_kv_cache(config(spec=spec, blocks=3, layers=2), "cpu") as cache:
+        report = kv.verify(cache)
+        assert report.ok and report.bytes_checked == cache.nbytes == 30_000_006 and report.passes == 4
+        view = cache.views["0.1"]
+        cache.views["0.1"] = view.as_strided(view.shape, (view.stride(0) - 1, *view.stride()[1:]))
+        report = kv.verify(cache)
+        assert not report.ok and (report.mismatches[0].layer, report.mismatches[0].block) == ("0.1", 0)
 
 
 @pytest.mark.gpu

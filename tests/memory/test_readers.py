@@ -117,7 +117,43 @@ def test_kernel_blocks_that_the_reader_cannot_split_are_compared_whole():
     assert compare_readers(plan, "BLNHC").writer.shape(0)[0] == 40
 
 
+def test_a_page_that_is_the_whole_pool_is_read_rightly_whatever_its_block_stride():
+    """One block: LBNHC and BLNHC put every byte at the same address, their block strides alone differ."""
+    found = reader("LBNHC", "BLNHC", blocks=1)
+    assert found.writer.strides(0)[0] != found.reader.strides(0)[0]
+    assert found.is_right and (found.shares([0, 1, 2], [0]) == 0).all()
+
+
+@settings(max_examples=40)
+@given(readers())
+def test_right_means_that_no_page_holds_a_wrong_byte(found):
+    layers = range(len(found.writer.layers))
+    blocks = max(found.writer.shape(layer)[0] for layer in layers)
+    assert found.is_right == bool((np.nan_to_num(found.shares(list(layers), np.arange(blocks))) == 0).all())
+
+
+@pytest.mark.parametrize("odd", [None, "x", 1.5, float("nan"), -1, 10**30, True, [0], np.array([0, 1])], ids=repr)
+def test_odd_coordinates_are_refused_by_name(odd):
+    found = reader("LBNHC", "BLNHC")
+    with kv.allocate_kv_cache(config("LBNHC"), "cpu") as cache:
+        calls = {"block": [lambda: read_as(cache, found, 0, odd), lambda: found.cells(0, odd),
+                           lambda: found.reads(0, odd)],
+                 "layer": [lambda: read_as(cache, found, odd, 0), lambda: found.cells(odd, 0),
+                           lambda: found.reads(odd, 0)],
+                 "head": [lambda: found.reads(0, 0, odd)], "byte": [lambda: found.reads(0, 0, 0, 0, odd)],
+                 "blocks": [lambda: found.shares([0], [odd])], "layers": [lambda: found.shares([odd], [0])]}
+        for argument, made in calls.items():
+            for call in made:
+                with pytest.raises(kv.LayoutError) as caught:
+                    call()
+                assert caught.value.argument == argument
+        assert not cache.buffer.any()
+
+
 def test_what_cannot_be_compared_is_refused():
+    for call in (lambda: WrongReader(None, None), lambda: compare_readers(None, "LBNHC")):
+        with pytest.raises(kv.LayoutError, match="must be a"):
+            call()
     with pytest.raises(kv.LayoutError, match="reader"):
         WrongReader(kv.AddressMap(config("LBNHC")), kv.AddressMap(config("LBNHC", blocks=7)))
     with pytest.raises(kv.LayoutError, match="reader"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvlayout.address import AddressMap
+from kvlayout.errors import LayoutError
 from kvlayout.finding import Finding
 from kvlayout.landing_findings import findings_of
 from kvlayout.region import Region
@@ -82,14 +83,18 @@ class Landing:
     def matrix(self, what: str = "changed_bytes", blocks: np.ndarray | None = None) -> np.ndarray:
         """Return ``what`` (a column's name) summed over head slots, as int64 [layers, blocks].
 
-        ``blocks``: the columns; None means :attr:`blocks`.
+        ``blocks``: the columns, in any order; None means :attr:`blocks`. Raises LayoutError for an unknown column.
         """
-        columns = self.blocks if blocks is None else np.asarray(blocks, dtype=np.int64)
+        if what not in _COLUMNS:
+            raise LayoutError("what", what, "is not a column of a landing", f"Use one of {', '.join(_COLUMNS)}")
+        # Counted in sorted columns, then put into the order that was asked for.
+        columns, place = np.unique(self.blocks if blocks is None else np.asarray(blocks, dtype=np.int64),
+                                   return_inverse=True)
         found = np.zeros((len(self.layers), len(columns)), dtype=np.int64)
         here = np.isin(self.block, columns)
         np.add.at(found, (self.layer[here], np.searchsorted(columns, self.block[here])),
-                  np.asarray(getattr(self, what))[here].astype(np.int64))
-        return found
+                  getattr(self, what)[here].astype(np.int64))
+        return found[:, place]
 
     @property
     def summary(self) -> str:
@@ -116,7 +121,10 @@ def land(
     ``rewritten``: rows (layer, block, head, state) of predicted states that held something and are as before, which
     count as written: the same token at the same place gives the same bytes (see ``kvlayout.rewritten``).
     ``progress(done_pages, total_pages)`` may raise to end the work.
+    Raises LayoutError where the changes are of a smaller allocation, or a prediction's cells or ``rewritten`` lie
+    outside the map.
     """
+    _check(address_map, changes, predictions, rewritten)
     wanted = _Wanted(address_map, predictions, rewritten)
     pages, outside = _pages(address_map, changes, wanted)
     if not changes.is_exact:
@@ -134,6 +142,24 @@ def land(
     nulls = sum(prediction.null_slots for prediction in predictions)
     findings = findings_of(found, address_map, changes, nulls)
     return Landing(address_map.layers, **columns, outside_bytes=outside, findings=findings)
+
+
+def _check(address_map, changes, predictions, rewritten) -> None:
+    if changes.size_bytes < address_map.end_of_use:
+        raise LayoutError("changes", f"{changes.size_bytes:,} bytes", "are of another cache: the address map uses "
+                          f"{address_map.end_of_use:,} bytes", "Take both snapshots of the cache that the map is of")
+    if isinstance(predictions, Prediction) or not all(isinstance(one, Prediction) for one in predictions):
+        raise LayoutError("predictions", predictions, "must be a sequence of Predictions", "Put it into a list")
+    for one in predictions:
+        for layer in one.layers.tolist() if len(one.block) else ():
+            if 0 not in address_map.shape(layer):
+                address_map.offset(layer, one.block, 0, one.state)
+    if rewritten is not None:
+        rows = np.asarray(rewritten)
+        if rows.ndim != 2 or rows.shape[1] != 4:
+            raise LayoutError("rewritten", rows.shape, "must be rows (layer, block, head, state)",
+                              "Give what rewritten_states returned")
+        address_map.offset(*rows.T)
 
 
 class _Wanted:

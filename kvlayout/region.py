@@ -140,6 +140,9 @@ def make_regions(
                 raise LayoutError("kv_cache_tensors", name, "is in several tensors" if name in seen else
                                   "is a tensor's layer, but of no group")
             seen.add(name)
+        if not tensor.layers:
+            raise LayoutError(f"kv_cache_tensors[{index}]", tensor, "has no layers",
+                              "Leave out a tensor that nobody uses")
         first = tensor.layers[0]
         if any(specs[name] != specs[first] or groups[name] != groups[first] for name in tensor.layers):
             raise LayoutError("kv_cache_tensors", list(tensor.layers), "must be layers of one group and one spec")

@@ -13,7 +13,7 @@ from kvlayout.address import AddressMap
 from kvlayout.slot_mapping import Prediction
 from kvlayout.snapshot import Changes, Snapshot
 
-_STATES = 4096  # looked at at once
+_MOST_BYTES = 1 << 20  # of states that are looked at at once; each byte takes some 50 bytes of indices
 
 
 def rewritten_states(address_map: AddressMap, before: Snapshot, changes: Changes,
@@ -27,9 +27,10 @@ def rewritten_states(address_map: AddressMap, before: Snapshot, changes: Changes
     for one in predictions:
         for layer in one.layers.tolist():
             _, heads, _, content = address_map.shape(layer)
+            step = max(1, _MOST_BYTES // max(1, content))
             for head in range(heads):
-                for start in range(0, len(one.block), _STATES):
-                    block, state = one.block[start:start + _STATES], one.state[start:start + _STATES]
+                for start in range(0, len(one.block), step):
+                    block, state = one.block[start:start + step], one.state[start:start + step]
                     offsets = address_map.offset(layer, block[:, None], head, state[:, None], np.arange(content))
                     same = ~changes.at(offsets).any(axis=1)
                     same[same] = before.holds(offsets[same]).any(axis=1)

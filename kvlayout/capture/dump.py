@@ -43,6 +43,11 @@ class RankView:
     storage_nbytes: int
     device: str
 
+    def __post_init__(self):
+        if not self.shape or len(self.shape) != len(self.stride_elements):
+            raise LayoutError("stride_elements", self.stride_elements, "must be one an axis of the shape "
+                              f"{self.shape}, which has at least one")
+
     @property
     def storage_offset_bytes(self) -> int:
         """Bytes from the start of its allocation."""

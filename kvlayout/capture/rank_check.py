@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 from kvlayout.capture.dump import RankDump, RankView
 from kvlayout.captured import captured_selection
@@ -15,6 +16,8 @@ from kvlayout.geometry import layer_views, view_dtype
 from kvlayout.layout import layout_from_name
 from kvlayout.plan import Plan, make_plan
 from kvlayout.spec import MambaSpec
+
+_MOST_NAMED = 64  # ranks that are missing
 
 
 def rank_plan(dump: RankDump, **choices: object) -> Plan:
@@ -55,7 +58,11 @@ def check_rank(dump: RankDump, plan: Plan | None = None) -> list[Finding]:
             if not theirs:
                 continue
             if isinstance(region.spec, MambaSpec) and (len(theirs) > 1 or theirs[0].dtype != ours.dtype):
-                found += _states(dump, region.spec, ours, theirs)
+                try:
+                    found += _states(dump, region.spec, ours, theirs)
+                except LayoutError as error:  # an element type that we don't know
+                    found.append(Finding("view-dtype", "error", f"Rank {dump.rank}, layer {ours.layer}: {error}",
+                                         {"rank": dump.rank}, {"layer": ours.layer}))
             elif ours.layer in dump.remapped:
                 found += _remapped(dump, ours, theirs[0])
             else:
@@ -165,7 +172,9 @@ def check_ranks(dumps: Sequence[RankDump], layout_name: str | None = None) -> li
 def _present(dumps: Sequence[RankDump]) -> list[Finding]:
     seen = Counter(dump.rank for dump in dumps)
     world = max(dump.place.world_size for dump in dumps)
-    missing = [rank for rank in range(world) if rank not in seen]
+    # A broken dump may claim a world of any size.
+    absent = (rank for rank in range(world) if rank not in seen)
+    missing = list(islice(absent, _MOST_NAMED))
     twice = sorted(rank for rank, count in seen.items() if count > 1)
     found = []
     for rule, ranks, what in (("rank-missing", missing, "gave no dump"), ("rank-twice", twice, "gave several dumps")):

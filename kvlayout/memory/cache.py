@@ -7,7 +7,9 @@ Sources: vLLM 0.33.0 ``create_kv_cache_views`` (``vllm/v1/kv_cache_interface.py`
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -55,7 +57,6 @@ class KVCache:
         views: {layer name: typed view}; empty once freed
         config, layout, kernel_block_sizes, address_map: what it was made from
         nbytes: bytes of the backing allocation
-        is_being_proven: whether a ``verify`` is under way, which overwrites everything
     """
 
     def __init__(self, buffer: torch.Tensor, address_map: AddressMap):
@@ -64,7 +65,7 @@ class KVCache:
         self.kernel_block_sizes = address_map.kernel_block_sizes
         self.device, self.nbytes = buffer.device, buffer.numel()
         self.buffer: torch.Tensor | None = buffer
-        self.is_being_proven = False
+        self._writing = threading.Lock()
         made: dict[str, torch.Tensor] = {}
         sizes = self.kernel_block_sizes or [None] * len(self.config.kv_cache_groups)
         for region in address_map.regions:
@@ -75,10 +76,21 @@ class KVCache:
 
     def free(self) -> None:
         """Drop the buffer and all views; a view kept elsewhere holds the memory until it is dropped too."""
-        self.views = {}
-        if self.buffer is not None:
-            self.buffer = None
+        # The buffer first: a proof in another thread that misses a view then knows why.
+        is_held, self.buffer, self.views = self.buffer is not None, None, {}
+        if is_held:
             give_back(self.device)
+
+    @contextmanager
+    def exclusive(self, wait_seconds: float = 0) -> Iterator[None]:
+        """Be the only one who writes to this cache; LayoutError where another still does after ``wait_seconds``."""
+        if not self._writing.acquire(timeout=wait_seconds):
+            raise LayoutError("cache", self, "is being proven or written to by another",
+                              "Wait for that verify to end, or stop it")
+        try:
+            yield
+        finally:
+            self._writing.release()
 
     def __enter__(self) -> KVCache:
         return self

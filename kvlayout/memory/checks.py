@@ -12,16 +12,13 @@ _CURE = "Make the view from this config, with create_kv_cache_views"
 
 
 def check_bytes(cache: KVCache) -> None:
-    """Raise LayoutError unless ``cache`` is a KVCache with bytes that nobody else is overwriting."""
+    """Raise LayoutError unless ``cache`` is a KVCache with bytes."""
     if not isinstance(cache, KVCache):
         raise LayoutError("cache", cache, "must be a KVCache", "Give what allocate_kv_cache returned")
     if cache.buffer is None:
         raise LayoutError("cache", cache, "was freed, so it has no bytes", "Allocate it again")
     if cache.device.type == "meta":
         raise LayoutError("cache", cache, "has no bytes on meta", "Allocate it on cpu or a CUDA device")
-    if cache.is_being_proven:
-        raise LayoutError("cache", cache, "is being proven, which overwrites all of it",
-                          "Wait for that verify to end, or stop it")
     missing = [name for name in cache.address_map.layers if name not in cache.views]
     if missing:
         raise LayoutError("cache.views", missing[0], "has no view, though it is a layer of the config",

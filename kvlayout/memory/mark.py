@@ -32,14 +32,15 @@ def write_and_read_back(cache: KVCache, layer: str, block: int, head: int = 0, s
     if interior.scope != "state":
         raise LayoutError("layer", layer, f"keeps an order of its own inside a {interior.scope}, which its view "
                           "doesn't follow", "Choose another backend or layer")
-    view = cache.views[layer]
-    item = view.element_size()
-    element = view[block, head, state, byte // item].reshape(1).view(torch.uint8)
-    start = offset - byte % item
-    before = bytes(element.tolist())
-    mark = bytes(_MARKS[(i + (before[0] == _MARKS[0])) % 2] for i in range(item))
-    element.copy_(torch.tensor(list(mark), dtype=torch.uint8))
-    found = bytes(cache.buffer[start:start + item].view(torch.uint8).tolist())
+    with cache.exclusive():
+        view = cache.views[layer]
+        item = view.element_size()
+        element = view[block, head, state, byte // item].reshape(1).view(torch.uint8)
+        start = offset - byte % item
+        before = bytes(element.tolist())
+        mark = bytes(_MARKS[(i + (before[0] == _MARKS[0])) % 2] for i in range(item))
+        element.copy_(torch.tensor(list(mark), dtype=torch.uint8))
+        found = bytes(cache.buffer[start:start + item].view(torch.uint8).tolist())
     if found != mark:
         raise LayoutError("offset", start, f"holds {found.hex()} although {mark.hex()} was written through the view")
     return Mark(start, mark)

@@ -22,7 +22,7 @@ import torch
 
 from kvlayout.errors import LayoutError
 from kvlayout.memory.cache import KVCache
-from kvlayout.memory.checks import check_provable
+from kvlayout.memory.checks import check_bytes, check_provable
 from kvlayout.memory.fingerprint import NEEDED_BYTES, Fingerprint, boxes, word_type
 from kvlayout.memory.leftovers import Leftovers
 from kvlayout.proof import Report
@@ -34,6 +34,7 @@ _OTHER_CHUNK_BYTES = 16 << 20
 _SCAN_BYTES = 32 << 20
 _TILES_BYTES = 64 << 20  # tiles that are kept, of all regions of a group together
 _MOST_THREADS = 8
+_WAIT_SECONDS = 1  # for a write of one element or page to end
 _local = threading.local()
 
 Progress = Callable[[int, int], None]
@@ -51,15 +52,19 @@ def verify(cache: KVCache, *, progress: Progress | bool | None = None) -> Report
     Raises LayoutError for a cache that was freed (also meanwhile), has no bytes, or is being proven already, and for
     a view that can't be written.
     """
-    check_provable(cache)
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise LayoutError("progress", progress, "must be a bool, None or a function",
                           "Give True for a bar, or a function of (bytes done, bytes to do)")
-    cache.is_being_proven = True
-    try:
-        return _prove(cache, progress)
-    finally:
-        cache.is_being_proven = False
+    check_bytes(cache)
+    with cache.exclusive(_WAIT_SECONDS):
+        try:
+            check_provable(cache)
+            return _prove(cache, progress)
+        except Exception as error:
+            if cache.buffer is not None:
+                raise
+            raise LayoutError("cache", cache, "was freed while it was being proven",
+                              "Free it when verify has ended") from error
 
 
 def _prove(cache: KVCache, progress: Progress | bool | None) -> Report:
@@ -68,24 +73,25 @@ def _prove(cache: KVCache, progress: Progress | bool | None) -> Report:
         try:
             found = [_prove_group(cache, group, regions, meter) for group, regions in _groups(cache)]
         except BaseException as error:
-            if cache.buffer is None:
-                if not isinstance(error, Exception):
-                    raise
-                raise LayoutError("cache", cache, "was freed while it was being proven",
-                                  "Free it when verify has ended") from None
-            cache.buffer.zero_()
+            _zero(cache)
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(f"verify was stopped after {meter.done:,} of {meter.total:,} bytes: nothing "
                                         "is proven, and the cache holds zeros again") from error
             raise
     checked, padding, passes, leftovers = (list(part) for part in zip(*found)) if found else ([], [], [1], [])
-    if cache.buffer is not None and any(one.wrong_bytes for one in leftovers):
-        cache.buffer.zero_()
+    if any(one.wrong_bytes for one in leftovers):
+        _zero(cache)
     _finish(cache.device)
     return Report(sum(checked), sum(padding), time.perf_counter() - started, max(passes),
                   sum(one.wrong_bytes for one in leftovers), tuple(m for one in leftovers for m in one.mismatches),
                   Leftovers.joint_map(leftovers, cache.address_map), str(cache.device),
                   sum(one.decoded_bytes for one in leftovers))
+
+
+def _zero(cache: KVCache) -> None:
+    buffer = cache.buffer
+    if buffer is not None:  # it may have been freed meanwhile
+        buffer.zero_()
 
 
 def _groups(cache: KVCache) -> Iterator[tuple[int, list[Region]]]:

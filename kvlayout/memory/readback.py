@@ -29,9 +29,14 @@ def read_as(cache: KVCache, reader: WrongReader, layer: str | int, block: int) -
             getattr(writer, what)(index) != getattr(reader.writer, what)(index) for what in ("shape", "strides")
     ) or start != reader.writer.offset(index, block):
         raise LayoutError("cache", cache, f"isn't the one that {reader} was written in", "Allocate that plan")
-    view = cache.views[writer.layers[index]][block].view(torch.int8)
+    with cache.exclusive():
+        return _read(cache, reader, index, block)
+
+
+def _read(cache: KVCache, reader: WrongReader, index: int, block: int) -> np.ndarray:
+    view = cache.views[cache.address_map.layers[index]][block].view(torch.int8)
     kept = view.clone()
-    _, heads, states, content = writer.shape(index)
+    _, heads, states, content = cache.address_map.shape(index)
     right = torch.ones((heads, states, content), dtype=torch.bool, device=cache.device)
     try:
         for _ in range(4):

@@ -1,5 +1,7 @@
 """Laws of the address map on random configs: its two directions agree, and every byte is accounted for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -232,3 +234,11 @@ def test_kernel_blocks_that_would_share_bytes_are_refused():
     with pytest.raises(LayoutError, match="can't be expressed in BHLNC") as error:
         AddressMap(config, kernel_block_sizes=[1])
     assert error.value.argument == "kernel_block_size"
+
+
+def test_a_tensor_without_layers_is_refused():
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype="bfloat16")
+    config = get_kv_cache_config_from_groups([KVCacheGroupSpec(["a"], spec)], 0, "LBNHC", num_gpu_blocks_override=2)
+    (tensor,) = config.kv_cache_tensors
+    with pytest.raises(LayoutError, match=r"kv_cache_tensors\[1\].*has no layers"):
+        AddressMap(replace(config, kv_cache_tensors=(tensor, replace(tensor, layers=()))))

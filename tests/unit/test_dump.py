@@ -193,3 +193,51 @@ def test_a_dump_opens_in_the_explorer(tmp_path):
     dump_of(CONFIG, machine=kv.Machine(cpu_isa="vec16")).save(tmp_path / "rank-0.json")
     explorer = Explorer(str(tmp_path / "rank-0.json"))
     assert explorer.plan.config == CONFIG and explorer.plan.selection.machine.cpu_isa == "vec16"
+
+
+ODD = (None, "x", "torch.bogus", -1, 10**30, 1.5, True, [], {}, 0, [1], [[1]], float("nan"))
+
+
+def places(data, path=()):
+    """The path of every value in nested dicts and lists."""
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize("spec", [SPEC, MambaSpec(16, [(2, 3), (4,)], ["bfloat16", "float32"])], ids=["KV", "states"])
+def test_any_value_gone_odd_is_a_finding_or_one_error(spec):
+    config = kv.get_kv_cache_config_from_groups([kv.KVCacheGroupSpec(["a"], spec)], 0, "BLHNC",
+                                                num_gpu_blocks_override=8)
+    right = json.dumps(dump_of(config).to_dict())
+    outcomes = set()
+    for path in places(json.loads(right)):
+        for odd in ODD:
+            data = json.loads(right)
+            at = data
+            for key in path[:-1]:
+                at = at[key]
+            at[path[-1]] = odd
+            try:
+                dump = RankDump.from_dict(data)
+            except kv.LayoutError as error:
+                outcomes.add("refused")
+                assert error.argument and error.rule
+                continue
+            outcomes.add("checked")
+            for found in (check_rank(dump), check_ranks([dump], "LBNHC")):
+                assert all(one.severity and one.message for one in found)
+    assert outcomes == {"refused", "checked"}
+
+
+def test_a_world_of_any_size_names_some_missing_ranks():
+    (found,) = [one for one in check_ranks([dump_of(CONFIG, 0, 10**30)]) if one.rule == "rank-missing"]
+    assert found.numbers["ranks"][:3] == [1, 2, 3] and len(found.numbers["ranks"]) < 100
+
+
+def test_an_unknown_element_type_of_a_state_is_a_finding():
+    config = kv.get_kv_cache_config_from_groups([kv.KVCacheGroupSpec(["a"], MambaSpec(16, [(4,)], ["bfloat16"]))], 0,
+                                                "BLHNC", num_gpu_blocks_override=8)
+    dump = dump_of(config)
+    odd = replace(dump, views={"a": (replace(dump.views["a"][0], dtype="float3"),)})
+    assert [one.rule for one in check_rank(odd)] == ["view-dtype"]

@@ -92,3 +92,9 @@ def test_a_landing_of_another_cache_is_refused(landed):
         with pytest.raises(kv.LayoutError):
             other.light(landing)
         assert other.state.landing is None
+
+
+def test_what_is_no_landing_is_refused(landed):
+    shown, _ = landed
+    with pytest.raises(kv.LayoutError, match="landing='x'"):
+        shown.light("x")

@@ -90,3 +90,27 @@ def test_there_is_nothing_to_verify_on_meta():
     shown.allocation.allocate.click()
     assert shown.allocation.verify.disabled
     shown.state.free()
+
+
+def test_a_cache_freed_by_a_script_while_it_is_proven_is_said_to_be(shown, monkeypatch):
+    panel, real = shown.allocation, verification.verify
+
+    def verify(cache, progress):
+        return real(cache, progress=lambda done, total: (cache.free(), progress(done, total)))
+
+    monkeypatch.setattr(verification, "verify", verify)
+    panel.allocate.click()
+    assert "was freed while it was being proven" in proven(shown)
+    assert not panel.verification.is_running and panel.verification.report is None
+
+
+def test_wrong_padding_is_counted_though_no_layers_bins_show_it():
+    spec = kv.FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=64, dtype="bfloat16", page_size_padded=8192)
+    group = kv.KVCacheGroupSpec(["a"], spec)
+    config = kv.get_kv_cache_config_from_groups([group], 0, "LBNHC", num_gpu_blocks_override=4)
+    with kv.allocate_kv_cache(config, "cpu") as cache:
+        view = cache.views["a"]
+        cache.views["a"] = view.as_strided(view.shape, view.stride(), view.storage_offset() + 64)
+        report = kv.verify(cache)
+    hidden = report.mismatched_bytes - report.map.wrong_bytes.sum()
+    assert hidden > 0 and f"{hidden:,}" in mismatches_figure(report).alt

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import kvlayout as kv
 from kvlayout.landing import land
-from kvlayout.slot_mapping import predict, slots_of
+from kvlayout.slot_mapping import Prediction, predict, slots_of
 from kvlayout.snapshot import Changes, Snapshot, changed, digest, salts
 from kvlayout.spec import AttentionSpec
 from tests.strategies import maps, transposed_cell
@@ -235,3 +235,44 @@ def test_nothing_changed_is_said_of_every_cell():
     landing = land(address_map, nothing, [predict(address_map, 1, [16])])
     assert [one.rule for one in landing.findings] == ["cell-missing"] and len(landing.missing) == 4
     assert land(address_map, nothing, []).ok
+
+
+def landing_of(address_map):
+    data = buffer(address_map)
+    before = snapshot(data)
+    wanted = predict(address_map, 0, [50, 17])
+    write(data, address_map, wanted)
+    return changed(before, snapshot(data)), wanted
+
+
+def test_a_matrix_has_the_columns_in_the_order_that_was_asked_for():
+    address_map = make_map()
+    changes, wanted = landing_of(address_map)
+    landing = land(address_map, changes, [wanted])
+    sorted_columns = landing.matrix(blocks=[0, 1, 2, 3])
+    assert sorted_columns[:2, [1, 3]].all() and not sorted_columns[:, [0, 2]].any()
+    for order in ([3, 2, 1, 0], [3, 3, 1], [2, 1, 5]):
+        known = [block for block in order if block < 4]
+        np.testing.assert_array_equal(landing.matrix(blocks=order)[:, [order.index(b) for b in known]],
+                                      sorted_columns[:, known])
+    with pytest.raises(kv.LayoutError, match="what='summary'"):
+        landing.matrix("summary")
+
+
+@pytest.mark.parametrize("argument, options", [
+    ("predictions", {"predictions": Prediction(0, np.array([0]), np.array([1]), np.array([0]))}),
+    ("predictions", {"predictions": ["no"]}),
+    ("block", {"predictions": [Prediction(0, np.array([0]), np.array([99]), np.array([0]))]}),
+    ("state", {"predictions": [Prediction(0, np.array([0]), np.array([1]), np.array([16]))]}),
+    ("layer", {"predictions": [Prediction(0, np.array([9]), np.array([1]), np.array([0]))]}),
+    ("rewritten", {"rewritten": np.array([1, 2])}),
+    ("head", {"rewritten": np.array([[0, 1, 9, 0]])}),
+    ("changes", {"changes": changed(snapshot(np.zeros(99, np.uint8)), snapshot(np.ones(99, np.uint8)))}),
+])
+def test_what_is_of_another_cache_is_refused(argument, options):
+    address_map = make_map()
+    changes, wanted = landing_of(address_map)
+    merged = {"changes": changes, "predictions": [wanted], **options}
+    with pytest.raises(kv.LayoutError) as caught:
+        land(address_map, merged.pop("changes"), merged.pop("predictions"), **merged)
+    assert caught.value.argument == argument

@@ -123,6 +123,8 @@ class State(traitlets.HasTraits):
     def light(self, landing: Landing | None) -> None:
         """Light where tokens landed; LayoutError where the landing is of other layers, or of blocks beyond these."""
         if landing is not None:
+            if not isinstance(landing, Landing):
+                raise LayoutError("landing", landing, "must be a Landing or None", "Give what land returned")
             address_map = self.plan.address_map
             if landing.layers != address_map.layers:
                 raise LayoutError("landing", landing.layers[:3], "is of other layers than the plan that is shown",

@@ -37,14 +37,17 @@ def mismatches_figure(report: Report, *, theme: str | Theme = "light") -> Figure
     left.set_title(f"{AXIS_WORDS['L'][0]}  L", drawing.theme.axis_ink["L"], 40)
     ticks = index_ticks(0, columns * width, 6)
     bottom.set(ticks, [f"{int(i):,}" for i in ticks])
-    bins = f"   ({width:,} a bin)" if width > 1 else ""
+    bins = f"   ({width:,} blocks a bin)" if width > 1 else ""
     bottom.set_title(f"{AXIS_WORDS['B'][0]}  B{bins}", drawing.theme.axis_ink["B"], 40)
     scale = drawing.add_axes(_BOX[2] + 20, _BOX[1], _BOX[2] + 34, _BOX[3])
     steps = np.geomspace(1, most, 256)
     scale.imshow(steps[::-1, None], cmap=image.cmap, norm=image.norm, aspect="auto", extent=(0, 1, 0, 1))
     scale.set(xlim=(0, 1), ylim=(0, 1))
     Ruler(scale, "right", drawing.theme).set((0, 1), ("1 B", exact_bytes(most).split(" (")[0]))
-    subline = f"{exact_bytes(report.mismatched_bytes)} differ; where nothing is drawn, every byte is right"
+    hidden = report.mismatched_bytes - int(wrong.sum())
+    rest = (f"{exact_bytes(hidden)} of them, in padding or beyond the limit, aren't drawn" if hidden else
+            "where nothing is drawn, every byte is right")
+    subline = f"{exact_bytes(report.mismatched_bytes)} differ; {rest}"
     drawing.say("Where wrong bytes lie, by whose they should be", subline, str(report.mismatches[0]))
     drawing.tell(("Heatmap of wrong bytes by layer and block", subline, str(report.mismatches[0])))
     return drawing.figure

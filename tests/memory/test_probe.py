@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import kvlayout as kv
-from kvlayout.memory import probe
+from kvlayout.memory import chunks, probe
 from kvlayout.memory.device import devices
 from tests.strategies import maps
 
@@ -41,7 +41,7 @@ def owned(address_map: kv.AddressMap) -> int:
 @given(maps(), st.sampled_from([64, 200, 1 << 20]))
 def test_every_right_cache_passes_whatever_the_chunk(address_map, chunk):
     with pytest.MonkeyPatch.context() as patch, allocate(address_map) as cache:
-        patch.setattr(probe, "_CHUNK_BYTES", {"cpu": chunk})
+        patch.setattr(chunks, "_CHUNK_BYTES", {"cpu": chunk})
         patch.setattr(probe, "_SCAN_BYTES", 3 * chunk)
         report = kv.verify(cache)
         assert report.ok, report.summary
@@ -134,14 +134,14 @@ def test_a_view_that_writes_into_padding_is_caught_there():
         cache.views["0.0"] = view
     both = kv.allocate_kv_cache(config(spec=spec, layers=1), "cpu")
     with both as cache:
-        real = probe._Chunks.write
+        real = chunks.Chunks.write
 
-        def write(self, meter):
-            real(self, meter)
+        def write(self, count):
+            real(self, count)
             cache.buffer[8192 + 5000] = 7
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(probe._Chunks, "write", write)
+            patch.setattr(chunks.Chunks, "write", write)
             report = kv.verify(cache)
         (one,) = report.mismatches
         assert (one.layer, one.offset, one.field, report.mismatched_bytes) == (None, 13192, "padding", 1)
@@ -186,7 +186,7 @@ def test_what_an_earlier_proof_left_does_not_pass_for_this_ones():
     with kv.allocate_kv_cache(config(), "cpu") as cache:
         assert kv.verify(cache).ok
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(probe._Chunks, "write", lambda self, meter: None)
+            patch.setattr(chunks.Chunks, "write", lambda self, count: None)
             assert not kv.verify(cache).ok
 
 

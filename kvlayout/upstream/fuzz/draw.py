@@ -66,7 +66,7 @@ def attention_spec(rng: Random, world: World, kind: str | None = None, **fixed: 
         spec["kv_quant_mode"] = rng.choice([mode.name for mode in KVQuantMode
                                             if f"KVQuantMode.{mode.name}" not in world.lacking])
     if "block_stride_alignment" in chosen:
-        spec["block_stride_alignment"] = block_stride_alignment(rng)
+        spec["block_stride_alignment"] = block_stride_alignment(rng, world)
     if "dcp_sharded" in chosen:
         spec["dcp_sharded"] = False
     if "max_tp_shards" in chosen:
@@ -94,16 +94,16 @@ def state_spec(rng: Random, world: World, **fixed: object) -> dict:
         if chance(rng, 0.04) and f"MambaSpec.{name}" not in world.lacking:
             spec[name] = rng.choice(values)
     if chance(rng, 0.1) and "MambaSpec.block_stride_alignment" not in world.lacking:
-        spec["block_stride_alignment"] = block_stride_alignment(rng)
+        spec["block_stride_alignment"] = block_stride_alignment(rng, world)
     spec.update(fixed)
     if chance(rng, 0.3) and "page_size_padded" not in fixed:
         pad(rng, spec)
     return spec
 
 
-def block_stride_alignment(rng: Random) -> int | dict:
+def block_stride_alignment(rng: Random, world: World) -> int | dict:
     """Return bytes, or a multiple of so many tokens."""
-    if chance(rng, 0.5):
+    if "block_stride_alignment.MultipleOf" not in world.lacking and chance(rng, 0.5):
         return {"multiple_of": rng.choice((8, 16, 64))}
     return rng.choice((1, 16, 132, 256, 576, 656, 4096))
 

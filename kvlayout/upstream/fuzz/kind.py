@@ -17,10 +17,13 @@ class World:
     """What the questions are limited to: the release to reproduce, and what the installed vLLM lacks.
 
     ``lacking``: spec classes, fields ("SlidingWindowSpec.extra_retained_tokens") and KVQuantMode members.
+    ``backends`` and ``connectors``: names of those that can be asked in this process.
     """
 
     vllm_version: str
     lacking: frozenset[str] = frozenset()
+    backends: tuple[str, ...] = ()
+    connectors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

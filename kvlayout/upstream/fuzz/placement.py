@@ -40,7 +40,15 @@ def _draw_groups(rng: Random, world: World, layout: str) -> list[dict]:
     else:
         for index in sorted({index for _, index in model["layers"]}):
             groups.append(KVCacheGroupSpec([name for name, i in model["layers"] if i == index], specs[index]))
-    return [{"layer_names": list(group.layer_names), "spec": spec_to_dict(group.kv_cache_spec)} for group in groups]
+    return [group_to_dict(group) for group in groups]
+
+
+def group_to_dict(group: KVCacheGroupSpec) -> dict:
+    """Return a group of ours as a question has it; a uniform type takes its sharding from its first spec."""
+    spec = spec_to_dict(group.kv_cache_spec)
+    if "kv_cache_specs" in spec:
+        spec.pop("dcp_sharded", None)
+    return {"layer_names": list(group.layer_names), "spec": spec}
 
 
 def _deal(rng: Random, names: list[str], groups: list[dict]) -> list[list[str]]:

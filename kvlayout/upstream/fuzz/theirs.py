@@ -42,6 +42,9 @@ def lacking() -> frozenset[str]:
             names.add(name)
         else:
             names |= {f"{name}.{f.name}" for f in fields(ours)} - {f"{name}.{f.name}" for f in fields(kind)}
+    alignment = interface().KVCacheSpec.__dataclass_fields__.get("block_stride_alignment")
+    if alignment is not None and "MultipleOf" not in str(alignment.type):
+        names.add("block_stride_alignment.MultipleOf")  # 0.31 takes bytes only
     return frozenset(names)
 
 

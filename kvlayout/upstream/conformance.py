@@ -21,9 +21,9 @@ from kvlayout.versions import NEWEST, VLLM_VERSIONS
 
 def kinds() -> dict[str, Kind]:
     """Return every kind by name."""
-    from kvlayout.upstream.fuzz import grouping, kernel_blocks, placement, strides, views
+    from kvlayout.upstream.fuzz import grouping, kernel_blocks, placement, repack, resolve, strides, views
 
-    modules = (strides, views, grouping, placement, kernel_blocks)
+    modules = (strides, views, grouping, placement, resolve, kernel_blocks, repack)
     return {module.KIND.name: module.KIND for module in modules}
 
 
@@ -31,10 +31,14 @@ def installed_world() -> tuple[str, World]:
     """Return the installed vLLM's version, and the world of questions that it can answer."""
     import vllm
 
-    from kvlayout.upstream.fuzz.theirs import lacking
+    from kvlayout.upstream.fuzz.connectors import importable_connectors
+    from kvlayout.upstream.fuzz.repack import importable_backends
+    from kvlayout.upstream.fuzz.theirs import lacking, machine
 
     release = vllm.__version__.partition("+")[0]
-    return vllm.__version__, World(release if release in VLLM_VERSIONS else NEWEST, lacking())
+    reproduced = release if release in VLLM_VERSIONS else NEWEST
+    return vllm.__version__, World(reproduced, lacking(), importable_backends(reproduced),
+                                   importable_connectors(reproduced), machine())
 
 
 def report(results: list[Result], known: dict[str, Kind]) -> str:

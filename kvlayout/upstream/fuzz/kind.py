@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from kvlayout.errors import LayoutError
+from kvlayout.facts.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,15 @@ class World:
     """What the questions are limited to: the release to reproduce, and what the installed vLLM lacks.
 
     ``lacking``: spec classes, fields ("SlidingWindowSpec.extra_retained_tokens") and KVQuantMode members.
-    ``backends`` and ``connectors``: names of those that can be asked in this process.
+    ``backends`` and ``connectors``: names of those that can be asked in this process;
+    ``machine``: what backends see of it.
     """
 
     vllm_version: str
     lacking: frozenset[str] = frozenset()
     backends: tuple[str, ...] = ()
     connectors: tuple[str, ...] = ()
+    machine: Machine = Machine()
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def answer_of_vllm(kind: Kind, question: dict, world: World) -> object:
     """Return vLLM's answer, or a Refusal for whatever it raises."""
     try:
         return kind.theirs(question, world)
-    except BrokenDouble:
+    except (BrokenDouble, LayoutError):  # our own code has no say on this side
         raise
     except Exception as error:
         return Refusal(type(error).__name__, str(error)[:500])

@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import cache
 from types import ModuleType
 
+from kvlayout.facts.machine import PLATFORMS, Machine
 from kvlayout.spec import KVQuantMode
 from kvlayout.spec_io import SPEC_TYPES
 from kvlayout.upstream.fuzz.kind import Double
@@ -97,6 +98,31 @@ def groups(data: list[dict]) -> list:
     return [interface().KVCacheGroupSpec(list(one["layer_names"]), spec(one["spec"])) for one in data]
 
 
+@cache
+def _cache_config_class() -> type:
+    from vllm.config import CacheConfig
+
+    # The real method, over a stand-in's attributes.
+    return type("CacheConfigDouble", (Double,), {
+        "get_resolved_kv_cache_layout": CacheConfig.get_resolved_kv_cache_layout})
+
+
+def cache_config(**values: object) -> Double:
+    """Return a stand-in for CacheConfig that reads the recorded layout as vLLM does."""
+    return _cache_config_class()(**values)
+
+
+def machine() -> Machine:
+    """Return this machine as backends ask about it."""
+    from vllm.platforms import current_platform
+
+    for name in PLATFORMS:
+        if getattr(current_platform, f"is_{name}")():
+            capability = current_platform.get_device_capability() if name == "cuda" else None
+            return Machine(name, cuda_major=capability and capability.major)
+    return Machine()
+
+
 def groups_of(config: Double, layers: dict[str, object]) -> list:
     """Return vLLM's groups of these layers, or what vLLM raises for groups that leave layers out.
 
@@ -113,11 +139,9 @@ def groups_of(config: Double, layers: dict[str, object]) -> list:
 def vllm_config(layout_name: str, *, num_gpu_blocks_override: int | None = None,
                 disable_hybrid_kv_cache_manager: bool = False, max_model_len: int = 1) -> Double:
     """Return a stand-in for VllmConfig: what grouping and placement ask for, nothing more."""
-    resolved = layout(layout_name)
     return Double(
-        cache_config=Double(get_resolved_kv_cache_layout=lambda: resolved, kv_cache_layout=layout_name,
-                            num_gpu_blocks_override=num_gpu_blocks_override, mamba_cache_mode="none",
-                            prefix_cache_retention_interval=None),
+        cache_config=cache_config(kv_cache_layout=layout_name, num_gpu_blocks_override=num_gpu_blocks_override,
+                                  mamba_cache_mode="none", prefix_cache_retention_interval=None),
         scheduler_config=Double(disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager,
                                 max_num_encoder_input_tokens=1, max_num_batched_tokens=1),
         attention_config=Double(hisparse_config=None),

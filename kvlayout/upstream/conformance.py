@@ -21,9 +21,18 @@ from kvlayout.versions import NEWEST, VLLM_VERSIONS
 
 def kinds() -> dict[str, Kind]:
     """Return every kind by name."""
-    from kvlayout.upstream.fuzz import grouping, kernel_blocks, placement, repack, resolve, strides, views
+    from kvlayout.upstream.fuzz import (
+        grouping,
+        kernel_blocks,
+        placement,
+        repack,
+        resolve,
+        selections,
+        strides,
+        views,
+    )
 
-    modules = (strides, views, grouping, placement, resolve, kernel_blocks, repack)
+    modules = (strides, views, grouping, placement, resolve, kernel_blocks, repack, selections)
     return {module.KIND.name: module.KIND for module in modules}
 
 

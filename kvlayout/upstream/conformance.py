@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -77,7 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=20_000, help="questions a kind (default 20000)")
     parser.add_argument("--seed", type=int, default=0, help="another seed draws other questions (default 0)")
     parser.add_argument("--kinds", nargs="+", choices=known, default=list(known), metavar="KIND",
-                        help=f"only these of {', '.join(known)}")
+                        help=f"only these of: {', '.join(known)}")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
     parser.add_argument("--json", type=Path, help="write the result into this file")
     options = parser.parse_args(arguments)
     logging.disable(logging.WARNING)  # vLLM warns at each odd model, thousands of times
@@ -85,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"vLLM {version}, reproduced as {world.vllm_version}; seed {options.seed}", flush=True)
     results = []
     for name in options.kinds:
-        results.append(compare(known[name], options.cases, options.seed, world))
+        results.append(compare(known[name], options.cases, options.seed, world, options.jobs))
         print(results[-1].line(), file=sys.stderr, flush=True)
     print(report(results, known))
     if options.json is not None:

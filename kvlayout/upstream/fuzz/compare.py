@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from random import Random
 
 from kvlayout.upstream.fuzz.kind import Kind, Refusal, World, answer_of_ours, answer_of_vllm
@@ -51,23 +53,56 @@ class Result:
                 f"refused ({share:.0%})  {self.disagreements:5,} disagreements  {self.seconds:6.1f} s{left_out}")
 
 
-def compare(kind: Kind, cases: int, seed: int | str, world: World,
-            progress: Callable[[int], None] = lambda done: None) -> Result:
-    """Put ``cases`` questions, each drawn from its own number, so that any one can be drawn again alone."""
-    result, number, started = Result(kind.name), 0, time.perf_counter()
+def compare(kind: Kind, cases: int, seed: int | str, world: World, jobs: int = 1) -> Result:
+    """Put ``cases`` questions, each drawn from its own number, so that any one can be drawn again alone.
+
+    ``jobs`` processes share the numbers out; they are forked, so that vLLM is imported once.
+    """
+    started = time.perf_counter()
+    if jobs == 1:
+        parts = [_compare_every(kind, cases, seed, world, 0, 1)]
+    else:
+        tasks = [(kind.name, cases // jobs + (job < cases % jobs), seed, world, job, jobs) for job in range(jobs)]
+        _FORKED[kind.name] = kind
+        with multiprocessing.get_context("fork").Pool(jobs) as pool:
+            parts = pool.starmap(_compare_forked, tasks)
+    result = merged(kind.name, parts)
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+_FORKED: dict[str, Kind] = {}  # functions aren't sent to another process; a forked one has them already
+
+
+def _compare_forked(name: str, *rest) -> Result:
+    return _compare_every(_FORKED[name], *rest)
+
+
+def _compare_every(kind: Kind, cases: int, seed: int | str, world: World, first: int, step: int) -> Result:
+    """Put ``cases`` of the questions ``first``, ``first + step`` and so on."""
+    result, numbers = Result(kind.name), count(first, step)
     while result.cases < cases:
+        number = next(numbers)
         question = draw(kind, number, seed, world)
-        number += 1
         if kind.is_left_out(question, world):
             result.left_out += 1
             if result.left_out > 20 * cases + 100:
                 raise ValueError(f"{kind.name}: almost every question that is drawn is left out")
             continue
         result.cases += 1
-        judge(kind, question, number - 1, world, result)
-        progress(result.cases)
-    result.seconds = time.perf_counter() - started
+        judge(kind, question, number, world, result)
     return result
+
+
+def merged(name: str, parts: Iterable[Result]) -> Result:
+    """Return the sum of parts of one kind, with the first disagreements of all."""
+    total = Result(name)
+    for part in parts:
+        for count_of in ("cases", "values", "refused", "disagreements", "left_out"):
+            setattr(total, count_of, getattr(total, count_of) + getattr(part, count_of))
+        total.refused_with += part.refused_with
+        total.first = sorted(total.first + part.first, key=lambda one: one["number"])[:KEPT]
+    return total
 
 
 def draw(kind: Kind, number: int, seed: int | str, world: World) -> dict:

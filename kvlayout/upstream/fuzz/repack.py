@@ -87,8 +87,8 @@ def importable_backends(vllm_version: str) -> tuple[str, ...]:
 
 
 def _imports(backend: Backend) -> bool:
-    if backend.is_ssm or backend.parts or backend.from_source:
-        return False  # states aren't repacked; a composite is made by a model; read from source: needs its hardware
+    if backend.is_ssm or backend.parts:
+        return False  # states aren't repacked; a composite is made by a model
     try:
         backend_class(backend.class_path)
     except Exception:  # whatever a module does when its hardware or library is missing

@@ -47,9 +47,12 @@ def ask(rng: Random, world: World) -> dict:
             question["available_memory"] = (rng.choice((16, 70, 140)) << 30) + rng.randrange(1 << 20)
         question = {name: value for name, value in question.items() if value is not None}
         try:
-            _layers(Selection.from_dict(question).to_json())
+            chosen, specs = _layers(Selection.from_dict(question).to_json())
+            for name, spec in specs.items():
+                if chosen[name].name not in world.backends and isinstance(spec, AttentionSpec):
+                    chosen[name].customize_spec(spec)
         except LayoutError:
-            continue  # no such model on such ranks: nothing to plan
+            continue  # no such model on such ranks, or a page that vLLM's class can't be asked about
         return question
 
 

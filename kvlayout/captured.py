@@ -1,7 +1,8 @@
 """A captured config as a selection: it was planned elsewhere, so nothing is resolved, grouped or placed anew.
 
 Such a selection's ``model`` is the dict of a capture's JSON: ``{"kvlayout": 1, "kv_cache_config": {...}}``, with what
-else is known of it (``kernel_block_sizes`` in tokens, one a group; ``backends`` {layer: name}; ``vllm_version``).
+else is known of it (``kernel_block_sizes`` in tokens, one a group; ``backends`` {layer: name}; ``vllm_version``;
+``machine``, a Machine's fields).
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def captured_selection(subject: object, **choices: object) -> Selection:
     model = json.loads(json.dumps({"kvlayout": 1, **subject}))
     if model.get("vllm_version") in VLLM_VERSIONS:
         choices = {"vllm_version": model["vllm_version"], **choices}
+    if "machine" in model:
+        choices = {"machine": model["machine"], **choices}
     return Selection.from_dict({"model": model, **choices})
 
 

@@ -31,7 +31,7 @@ class Landing:
     Attributes:
         layers: names; ``layer`` counts in them
         group, layer, block, head: int64 arrays, the cells
-        predicted, changed: bool arrays
+        predicted, changed: bool arrays; changed, or written anew with equal bytes (``rewritten`` of :func:`land`)
         predicted_bytes, changed_bytes: of each cell (not those that another group with the same block was to write)
         stray_bytes: changed bytes of a predicted cell that are of no predicted state; ``stray_state`` the first such
         untouched_states, untouched_elements: predicted states without any changed byte, and elements
@@ -107,14 +107,17 @@ def land(
     changes: Changes,
     predictions: Sequence[Prediction],
     *,
+    rewritten: np.ndarray | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Landing:
     """Return how ``changes`` and ``predictions`` (any number a group, at most the steps of a run) agree.
 
     ``address_map``: with the backend's kernel blocks and interiors, of the cache that was watched.
+    ``rewritten``: rows (layer, block, head, state) of predicted states that held something and are as before, which
+    count as written: the same token at the same place gives the same bytes (see ``kvlayout.rewritten``).
     ``progress(done_pages, total_pages)`` may raise to end the work.
     """
-    wanted = _Wanted(address_map, predictions)
+    wanted = _Wanted(address_map, predictions, rewritten)
     pages, outside = _pages(address_map, changes, wanted)
     if not changes.is_exact:
         wanted.touched = _touched_granules(address_map, changes, pages, wanted)
@@ -136,8 +139,11 @@ def land(
 class _Wanted:
     """The predicted states by group and block, and where each group's blocks are claimed."""
 
-    def __init__(self, address_map: AddressMap, predictions: Sequence[Prediction]):
+    def __init__(self, address_map: AddressMap, predictions: Sequence[Prediction], rewritten: np.ndarray | None):
         self.address_map = address_map
+        self.rewritten: dict[tuple[int, int, int], list[int]] = {}
+        for layer, block, head, state in () if rewritten is None else np.asarray(rewritten).tolist():
+            self.rewritten.setdefault((layer, block, head), []).append(state)
         self.states: dict[tuple[int, int], np.ndarray] = {}
         self.groups: dict[int, set[int]] = {}
         self.touched = _NOTHING  # granules that hold a predicted byte, among those known by digest only
@@ -242,7 +248,9 @@ class _Page:
         for head in range(len(differs)):
             inside, strays = differs[head][states], stray[head]
             is_predicted = bool(len(states))
-            changed = bool(differs[head].any()) if is_predicted else bool(strays.any())
+            same = wanted.rewritten.get((int(self.region.layers[local]), block, head), ())
+            written = inside.any(axis=1) | np.isin(states, same)
+            changed = bool(differs[head].any() or written.any()) if is_predicted else bool(strays.any())
             if not is_predicted and not changed:
                 continue
             is_exact = bool(exact[head].all())
@@ -252,7 +260,7 @@ class _Page:
             rows.append((
                 group, int(self.region.layers[local]), block, head, is_predicted, changed, inside.size, count,
                 int(strays.sum()) if looks_inside else 0, int(stray_states[0]) if len(stray_states) else -1,
-                int((~inside.any(axis=1)).sum()) if looks_inside else 0,
+                int((~written).sum()) if looks_inside else 0,
                 self._untouched(inside, head) if looks_inside else 0, is_exact, self.is_declared))
         return rows
 

@@ -153,19 +153,27 @@ def preferred_block_size(backend: Backend, default: int = 16) -> int:
     return min(smallest)
 
 
+def reported_specs(plan: Plan) -> dict[str, KVCacheSpec]:
+    """Return {layer: spec} of the whole model as its layers report them, before the backends repack the pages."""
+    return _reported_specs(plan.model, plan.backends, plan.selection)
+
+
 def _rank_specs(model: Model, backends: dict[str, Backend], selection: Selection) -> dict[str, KVCacheSpec]:
+    return {name: backends[name].customize_spec(spec) if isinstance(spec, AttentionSpec) else spec
+            for name, spec in _reported_specs(model, backends, selection).items()}
+
+
+def _reported_specs(model: Model, backends: dict[str, Backend], selection: Selection) -> dict[str, KVCacheSpec]:
     kinds = model.layer_kinds
     by_kind = {kinds[name]: backend for name, backend in backends.items()}
     attention = [backend for kind, backend in by_kind.items() if kind not in model.STATE_KINDS]
     block_size = selection.block_size
     if block_size is None:
         block_size = max((preferred_block_size(backend) for backend in attention), default=16)
-    specs = model.aligned_kv_cache_specs(
+    return model.aligned_kv_cache_specs(
         backend=attention[0] if attention else None, tp_size=selection.tp_size, pp_size=selection.pp_size,
         block_size=block_size, kv_cache_dtype=selection.kv_cache_dtype, max_model_len=selection.max_model_len,
         vllm_version=selection.vllm_version)
-    return {name: backends[name].customize_spec(spec) if isinstance(spec, AttentionSpec) else spec
-            for name, spec in specs.items()}
 
 
 def _resolve(backends: dict[str, Backend], specs: dict[str, KVCacheSpec], selection: Selection) -> Resolution:

@@ -49,6 +49,15 @@ class Snapshot:
         """Bytes that the snapshot itself takes."""
         return sum(part.nbytes for part in (self.kept, self.content, self.digested, self.digests))
 
+    def holds(self, offsets: np.ndarray) -> np.ndarray:
+        """Return whether the bytes at ``offsets`` (int64) weren't zero; True where only a digest is kept."""
+        granule, inside = np.divmod(np.asarray(offsets, dtype=np.int64), self.granule_bytes)
+        found = np.isin(granule, self.digested)
+        if len(self.kept):
+            place = np.minimum(np.searchsorted(self.kept, granule), len(self.kept) - 1)
+            found |= (self.kept[place] == granule) & (self.content[place, inside] != 0)
+        return found
+
     def to_dict(self) -> dict:
         """Return plain numbers and bytes, to be sent between processes; inverse of :meth:`from_dict`."""
         return {"size_bytes": self.size_bytes, "granule_bytes": self.granule_bytes, "kept": self.kept.tobytes(),
@@ -82,6 +91,18 @@ class Changes:
     granules: np.ndarray
     masks: np.ndarray
     exact: np.ndarray
+
+    def to_dict(self) -> dict:
+        """Return plain numbers and bytes, to be sent between processes; inverse of :meth:`from_dict`."""
+        return {"size_bytes": self.size_bytes, "granule_bytes": self.granule_bytes,
+                "granules": self.granules.tobytes(), "masks": self.masks.tobytes(), "exact": self.exact.tobytes()}
+
+    @classmethod
+    def from_dict(cls, data: dict) -> Changes:
+        """Return the changes of such a dict."""
+        masks = np.frombuffer(data["masks"], dtype=np.uint8).reshape(-1, data["granule_bytes"] // 8)
+        return cls(data["size_bytes"], data["granule_bytes"], np.frombuffer(data["granules"], dtype=np.int64), masks,
+                   np.frombuffer(data["exact"], dtype=bool))
 
     @property
     def is_exact(self) -> bool:

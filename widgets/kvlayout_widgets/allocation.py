@@ -1,4 +1,4 @@
-"""The panel that takes and gives back real memory, and shows that the cache is alive."""
+"""The panel that takes and gives back real memory, shows that the cache is alive, and proves it byte by byte."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from kvlayout_widgets.figures.theme import exact_address, exact_bytes
 from kvlayout_widgets.header import allocation_html
 from kvlayout_widgets.html import paragraph
 from kvlayout_widgets.state import State
+from kvlayout_widgets.verification import Verification
 
 
 class AllocationPanel:
-    """Allocate, Free, and a write through the layer's view that is read back from the raw buffer."""
+    """Allocate, Verify, Free, and a write through the layer's view that is read back from the raw buffer."""
 
-    def __init__(self, state: State, act: Callable[[Callable[[], None]], None]):
-        self.state = state
+    def __init__(self, state: State, act: Callable[[Callable[[], None]], None], theme: Callable[[], str]):
+        self.state, self._theme = state, theme
+        self.verification = Verification(self.show)
         self.allocate = _button("Allocate", "allocate_kv_cache: take the pool's memory on the chosen device, one "
                                 "int8 buffer and a typed [B, H, N, C] view a layer", "primary")
         self.free = _button("Free", "Give the memory back")
@@ -27,10 +29,12 @@ class AllocationPanel:
         self.free_others = _button("Free theirs", "Give back the memory that other explorers of this kernel hold")
         self.text = widgets.HTML()
         self.proof = widgets.HTML()
-        self.widget = widgets.VBox([widgets.HBox([self.allocate, self.free, self.free_others]), self.text, self.poke,
-                                    self.proof])
+        self.verify = self.verification.button
+        row = widgets.HBox([self.allocate, self.verify, self.verification.stop, self.free, self.free_others],
+                           layout=widgets.Layout(flex_flow="row wrap"))
+        self.widget = widgets.VBox([row, self.text, self.verification.widget, self.poke, self.proof])
         for button, done in ((self.allocate, self._allocate), (self.free, self._free), (self.poke, self._poke),
-                             (self.free_others, self._free_others)):
+                             (self.free_others, self._free_others), (self.verify, self._verify)):
             button.on_click(lambda _, done=done: act(lambda: self._say(done)))
 
     def _say(self, done: Callable[[], str]) -> None:
@@ -41,11 +45,17 @@ class AllocationPanel:
             self.proof.value = paragraph(f"✗ {error}", "refused")
 
     def _allocate(self) -> str:
+        self.verification.clear()
         self.state.allocate()
+        return ""
+
+    def _verify(self) -> str:
+        self.verification.start(self.state.cache, self._theme())
         return ""
 
     def _free(self) -> str:
         freed = self.state.cache.nbytes
+        self.verification.clear()
         self.state.free()
         return f"Freed {exact_bytes(freed)}."
 
@@ -62,8 +72,11 @@ class AllocationPanel:
     def show(self) -> None:
         """Show the state's cache."""
         self.text.value = allocation_html(self.state)
-        self.free.disabled = self.state.cache is None
-        self.poke.disabled = self.state.cache is None or self.state.coordinate is None
+        cache, is_busy = self.state.cache, self.verification.is_running
+        self.allocate.disabled = is_busy
+        self.free.disabled = cache is None or is_busy
+        self.verify.disabled = cache is None or is_busy or cache.device.type == "meta"
+        self.poke.disabled = cache is None or is_busy or self.state.coordinate is None
         self.free_others.layout.display = None if self.state.other_caches() else "none"
 
 

@@ -9,25 +9,29 @@ import ipywidgets as widgets
 
 from kvlayout.captured import captured_selection
 from kvlayout.errors import LayoutError
+from kvlayout.landing import Landing
 from kvlayout.plan import DEFAULT_NUM_BLOCKS, Plan
 from kvlayout.selection import Selection
 from kvlayout_widgets.allocation import AllocationPanel
+from kvlayout_widgets.badge import Badge
 from kvlayout_widgets.controls import Controls
 from kvlayout_widgets.exports import Exports, picture_bytes
 from kvlayout_widgets.figures.theme import as_theme
 from kvlayout_widgets.header import header_html, status_html
 from kvlayout_widgets.html import STYLE
+from kvlayout_widgets.landing_bar import LandingBar
 from kvlayout_widgets.selection_bar import SelectionBar
 from kvlayout_widgets.state import State
 from kvlayout_widgets.tabs.base import PictureTab, Tab
 from kvlayout_widgets.tabs.code import CodeTab
+from kvlayout_widgets.tabs.compare import CompareTab
 from kvlayout_widgets.tabs.memory import MemoryTab
 from kvlayout_widgets.tabs.offsets import OffsetsTab
 from kvlayout_widgets.tabs.page import PageTab
 from kvlayout_widgets.tabs.resolver import ResolverTab
 from kvlayout_widgets.tabs.strides import StridesTab
 
-TABS = (OffsetsTab, PageTab, MemoryTab, ResolverTab, StridesTab, CodeTab)
+TABS = (OffsetsTab, PageTab, MemoryTab, CompareTab, ResolverTab, StridesTab, CodeTab)
 
 
 class Explorer:
@@ -60,14 +64,16 @@ class Explorer:
             raise self.state.problem
         self.controls = Controls(self.state, self._changed)
         self.selection_bar = SelectionBar(self.state, self.act)
-        self.allocation = AllocationPanel(self.state, self.act)
+        self.allocation = AllocationPanel(self.state, self.act, lambda: self.theme)
         self.exports = Exports(self._export, self.act)
+        self.badge = Badge(self.state, self.exports.carrier.download)
+        self.landing_bar = LandingBar(self.state, self.act)
         self.tabs: dict[str, Tab] = {tab.title: tab(self.state, self.act) for tab in TABS}
         self._header, self._status = widgets.HTML(), widgets.HTML()
         self._message, self._is_busy = "", False
         self._tabs = widgets.Tab([tab.widget for tab in self.tabs.values()], titles=list(self.tabs), selected_index=0)
         self.widget = self._build()
-        self.state.observe(self._mark_stale, ["plan", "coordinate", "problem"])
+        self.state.observe(self._mark_stale, ["plan", "coordinate", "problem", "cache", "landing"])
         self.state.observe(lambda change: self.allocation.show(), "cache")
         self._tabs.observe(lambda change: self.act(lambda: None), "selected_index")
         for tab in self.tabs.values():
@@ -78,7 +84,9 @@ class Explorer:
     def _build(self) -> widgets.Widget:
         left = widgets.Box([*self.controls.sections, self.allocation.widget])
         left.add_class("kvl-left")
-        right = widgets.VBox([self._header, self._status, self.selection_bar.widget, self._tabs, self.exports.widget])
+        right = widgets.VBox([self._header, self.badge.widget, self._status, self.landing_bar.widget,
+                              self.allocation.verification.details, self.selection_bar.widget, self._tabs,
+                              self.exports.widget])
         right.add_class("kvl-right")
         main = widgets.Box([left, right])
         main.add_class("kvl-main")
@@ -154,6 +162,11 @@ class Explorer:
             self._show_status()
         else:
             self._message = said
+
+    def light(self, landing: Landing | None) -> None:
+        """Light the pages where tokens landed in Offsets and Memory; None puts the light out."""
+        self.state.light(landing)
+        self.refresh()
 
     def refresh(self) -> None:
         """Show the state: the header, the controls, and the visible tab if it is out of date."""

@@ -12,6 +12,7 @@ import traitlets
 
 from kvlayout.captured import is_captured, settled
 from kvlayout.errors import LayoutError
+from kvlayout.landing import Landing
 from kvlayout.memory.cache import KVCache, allocate_kv_cache
 from kvlayout.plan import Plan, make_plan
 from kvlayout.resolve import ResolutionError, Step
@@ -32,6 +33,7 @@ class State(traitlets.HasTraits):
         coordinate: the selected byte of ``plan``; None if it has no bytes
         cache: the allocated cache, or None
         cache_plan: the plan that ``cache`` was allocated from
+        landing: where tokens landed in the plan's cache, to be lit; None once another plan is shown
     ``choices`` are what the controls say, as arguments of a Selection, also where no plan follows from them;
     ``refusals`` {layout: why} are those that vLLM's resolver excludes for them.
     """
@@ -41,6 +43,7 @@ class State(traitlets.HasTraits):
     coordinate = traitlets.Instance(Coordinate, allow_none=True)
     cache = traitlets.Instance(KVCache, allow_none=True)
     cache_plan = traitlets.Instance(Plan, allow_none=True)
+    landing = traitlets.Instance(Landing, allow_none=True)
 
     def __init__(self, selection: Selection, backends: tuple = ()):
         super().__init__()
@@ -77,7 +80,7 @@ class State(traitlets.HasTraits):
             self.refusals = refusals(plan.resolution.steps)
         coordinate = _nearest(plan, self.coordinate, self.plan)
         with self.hold_trait_notifications():
-            self.plan, self.coordinate, self.problem = plan, coordinate, None
+            self.plan, self.coordinate, self.problem, self.landing = plan, coordinate, None, None
         return True
 
     def refuse(self, problem: LayoutError) -> None:
@@ -116,6 +119,17 @@ class State(traitlets.HasTraits):
         owner = next((one for one in owners if one.group == group), owners[0])
         self.select(owner.layer, owner.block, owner.head, owner.state, owner.byte)
         return True
+
+    def light(self, landing: Landing | None) -> None:
+        """Light where tokens landed; LayoutError where the landing is of other layers, or of blocks beyond these."""
+        if landing is not None:
+            address_map = self.plan.address_map
+            if landing.layers != address_map.layers:
+                raise LayoutError("landing", landing.layers[:3], "is of other layers than the plan that is shown",
+                                  "Open the engine's dump first, as Explorer(engine.ranks[0])")
+            if len(landing.layer):
+                address_map.offset(landing.layer, landing.block, landing.head)
+        self.landing = landing
 
     def allocate(self) -> None:
         """Allocate the plan's cache on the chosen device; one allocated before is freed first.

@@ -4,7 +4,7 @@ from kvlayout.lazy import attach
 
 __getattr__, __dir__, __all__ = attach(__name__, {
     ".maps": ("real_map", "tiny_map"),
-    ".tables": ("Table", "layout_table", "runs_table", "stride_table"),
+    ".tables": ("Table", "layout_table", "runs_table", "stride_table", "views_table"),
     ".follow": ("FollowToken",),
     ".predict": ("Predict",),
 })

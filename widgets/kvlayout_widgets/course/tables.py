@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from html import escape
 
 from kvlayout import AddressMap
+from kvlayout.capture import RankDump, check_rank, rank_plan
+from kvlayout.dtypes import dtype_size_bytes
 from kvlayout.layout import KVCacheLayout
 from kvlayout_widgets.figures.theme import format_bytes
 from kvlayout_widgets.html import STYLE, layout_chips
@@ -80,3 +82,18 @@ def _runs(address_map: AddressMap, chosen: dict) -> str:
     if len(set(lengths.tolist())) != 1:
         return f"{len(lengths):,} × {format_bytes(int(lengths.min()))} to {format_bytes(int(lengths.max()))}"
     return f"{len(lengths):,} × {format_bytes(int(lengths[0]))}"
+
+
+def views_table(dump: RankDump) -> Table:
+    """Return each layer's view as the engine has it, beside what our plan of the engine's own config says."""
+    address_map, rows = rank_plan(dump).address_map, []
+    wrong = {one.coordinate["layer"] for one in check_rank(dump) if one.coordinate}
+    for name, views in dump.views.items():
+        view = views[0]
+        item = dtype_size_bytes(view.dtype)
+        theirs = ", ".join(f"{step * item:,}" for step in view.stride_elements)
+        planned = ", ".join(f"{step:,}" for step in address_map.strides(name)[:3])
+        rows.append((name, " × ".join(map(str, view.shape)), theirs, planned, f"{view.storage_offset_bytes:,}",
+                     f"{address_map.offset(name, 0):,}", "✗" if name in wrong else "✓"))
+    return Table(("layer", "shape", "strides [bytes]", "planned B, H, N", "starts at byte", "planned", ""),
+                 tuple(rows), f"The engine's own views, rank {dump.rank}, vLLM {dump.vllm_version}")

@@ -8,10 +8,13 @@ from matplotlib.figure import Figure
 
 from kvlayout.address import AddressMap
 from kvlayout.errors import LayoutError, check_int
+from kvlayout.landing import Landing
 from kvlayout_widgets.figures import wording
 from kvlayout_widgets.figures.common import Coordinate, Drawing
 from kvlayout_widgets.figures.fields import field_table
 from kvlayout_widgets.figures.folded import folded
+from kvlayout_widgets.figures.glyphs import Glyphs, Label
+from kvlayout_widgets.figures.lit import Lit, kinds_of, lit_words
 from kvlayout_widgets.figures.pieces import cut, nesting
 from kvlayout_widgets.figures.raster import Legend
 from kvlayout_widgets.figures.ribbon import MOST_BOXES, Ribbon
@@ -37,7 +40,14 @@ class MemoryFigure(Drawing):
         self.strip = Strip(self.add_axes(*_STRIP), right - left, top - bottom, self.theme)
         self.ribbon = Ribbon(self.add_axes(*_RIBBON, frame=False), wide[2] - wide[0], wide[3] - wide[1], self.theme)
         self._legend = Legend(self.add_axes(left, 389, 940, 403, frame=False), 940 - left, self.theme)
+        self._lit = {"real": Lit(self.strip.axes, self.theme), "tiny": Lit(self.ribbon.axes, self.theme)}
+        self._lit_words = Glyphs(self.figure)
         self.mode = "real"
+
+    @property
+    def lit(self) -> Lit:
+        """The marks of the axes in use."""
+        return self._lit[self.mode]
 
     @property
     def axes(self) -> Axes:
@@ -54,11 +64,13 @@ class MemoryFigure(Drawing):
         group: int = 0,
         selected: Coordinate | None = None,
         title: str = "",
+        landing: Landing | None = None,
     ) -> None:
         """Draw ``length`` bytes (None: to the end) from byte ``start`` as ``group`` owns them.
 
         ``fold``: bytes of a row of the real view, by default a stride of the layout. The tiny view is drawn where
-        the window has at most 192 pieces and no fold is asked for. LayoutError names a window outside of the pool.
+        the window has at most 192 pieces and no fold is asked for. ``landing``: cells to be lit, of this group.
+        LayoutError names a window outside of the pool.
         """
         self._map, self._size = address_map, address_map.size_bytes
         self.start = check_int("start", start, minimum=0)
@@ -83,11 +95,59 @@ class MemoryFigure(Drawing):
             self.palette, self.codes = memory_palette(self._names, "field", self.theme)
             self.ribbon.draw(address_map, pieces, nesting(address_map, by_byte), self.palette, self.codes, at)
             self._say_tiny(selected, at, title)
+            self._light_pieces(landing)
         else:
             self.folded = folded(address_map, self.start, self.length, fold, group, _STRIP[2] - _STRIP[0])
             self.palette, self.codes = memory_palette(self._names, self.folded.colour, self.theme)
             self.strip.draw(address_map, self.folded, self.palette, self.codes, selected)
             self._say_real(selected, at, title)
+            self._light_strip(landing)
+
+    def _cells(self, landing: Landing | None) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return (sorted keys of the landing's cells in this group, their kinds); None where there is no landing."""
+        self.lit.clear()
+        self._lit_words.set([])
+        if landing is None:
+            return None
+        self._lit_words.set([Label(940 / 960, 396 / 460, "lit:  ● landed   ○ not written   ✕ not predicted", 8,
+                                   self.theme.ink, "right")])
+        mine = landing.group == self.group
+        keys = self._key(landing.layer[mine], landing.block[mine], landing.head[mine])
+        order = np.argsort(keys)
+        return keys[order], kinds_of(landing)[mine][order]
+
+    @staticmethod
+    def _key(layer: np.ndarray, block: np.ndarray, head: np.ndarray) -> np.ndarray:
+        return (np.asarray(layer, dtype=np.int64) << 44) | (np.asarray(block, dtype=np.int64) << 12) | head
+
+    def _light_strip(self, landing: Landing | None) -> None:
+        """Dim the pixels of other cells, and mark the first byte of each lit one: a cell may be less than a pixel."""
+        found = self._cells(landing)
+        if found is None:
+            return
+        view = self.folded
+        keys = self._key(view.index("L"), view.index("B"), view.index("H"))
+        lit = np.isin(keys, found[0]) & view.owned & view.inside
+        self.lit.dim(lit, (0, view.fold, len(lit), 0))
+        mine = landing.group == self.group
+        at = self._map.offset(landing.layer[mine], landing.block[mine], landing.head[mine]) - view.start
+        here = (at >= 0) & (at < min(view.length, len(lit) * view.fold))
+        row, column = np.divmod(at[here], view.fold)
+        self.lit.show(column, row + 0.5, kinds_of(landing)[mine][here], size=4)
+        self.tell((*self._facts, f"Lit: {lit_words(landing)}"))
+
+    def _light_pieces(self, landing: Landing | None) -> None:
+        """Mark the boxes of lit cells."""
+        found = self._cells(landing)
+        if found is None or not len(found[0]):
+            return
+        pieces = self.ribbon.pieces
+        keys = self._key(pieces.layer, pieces.keys["B"], pieces.keys["H"])
+        place = np.minimum(np.searchsorted(found[0], keys), len(found[0]) - 1)
+        lit = (found[0][place] == keys) & (pieces.layer >= 0)
+        x, y = self.ribbon.marks_at(np.flatnonzero(lit))
+        self.lit.show(x, y, found[1][place[lit]], size=4)
+        self.tell((*self._facts, f"Lit: {lit_words(landing)}"))
 
     def offset_at(self, x: float, y: float) -> int | None:
         """Return the byte offset under a point of the axes in use (data coordinates); None where no byte is."""

@@ -9,12 +9,14 @@ from matplotlib.figure import Figure
 
 from kvlayout.address import AddressMap
 from kvlayout.errors import LayoutError, check_int
+from kvlayout.landing import Landing
 from kvlayout.layout import AXES
 from kvlayout.region import Region
 from kvlayout_widgets.figures import wording
 from kvlayout_widgets.figures.callout import Callout
 from kvlayout_widgets.figures.common import Coordinate, Drawing
 from kvlayout_widgets.figures.glyphs import Glyphs, Label, text_width
+from kvlayout_widgets.figures.lit import Lit, kinds_of, lit_words
 from kvlayout_widgets.figures.rulers import Ruler, index_ticks
 from kvlayout_widgets.figures.theme import AXIS_WORDS, FONT, Theme, byte_unit, exact_address, format_bytes
 
@@ -41,6 +43,8 @@ class OffsetsFigure(Drawing):
         self._bounds = LineCollection([], colors=self.theme.background, linewidths=2, zorder=3)
         self.axes.add_collection(self._bounds, autolim=False)
         self._numbers = Glyphs(self.axes, zorder=4)
+        self.lit = Lit(self.axes, self.theme)
+        self._lit_words = Glyphs(self.axes, transform=self.axes.transAxes)
         self.callout = Callout(self.axes, _BOX[2] - _BOX[0], _BOX[3] - _BOX[1], self.theme)
         self._band_names: list = []
         bar = self.add_axes(_BOX[2] + 18, _BOX[1], _BOX[2] + 32, _BOX[3])
@@ -64,12 +68,14 @@ class OffsetsFigure(Drawing):
         selected: Coordinate | None = None,
         title: str = "",
         group: int = 0,
+        landing: Landing | None = None,
     ) -> None:
         """Draw byte offsets with axis ``rows`` down and ``columns`` across.
 
         ``fixed``: the index on each other axis (for "L" also a name). By default it is the selection's, or 0 in
         layers that have no such index; without a selection 0, or the first layer of ``group``. The window is moved
-        so that it lies within the axis. LayoutError names a bad axis or index.
+        so that it lies within the axis. ``landing``: cells to be lit, where both axes are L, B or H; else none is.
+        LayoutError names a bad axis or index.
         """
         if rows not in tuple(AXES) or columns not in tuple(AXES) or rows == columns:
             raise LayoutError("rows, columns", (rows, columns), "must be two different axes",
@@ -85,6 +91,7 @@ class OffsetsFigure(Drawing):
                                 self.total_columns - self.num_columns)
         self._compute()
         self._draw_map()
+        self._draw_lit(landing)
         self._draw_bounds(selected)
         numbered = self._draw_numbers()
         self._draw_selection(selected, numbered)
@@ -165,6 +172,27 @@ class OffsetsFigure(Drawing):
         places = 0 if unit == "B" else 1 if (high - low) / divisor > 20 else 2
         self._bar_ruler.set(ticks, [f"{tick / divisor:,.{places}f}" for tick in ticks])
         self._unit.set([Label(0, 1 + 14 / (_BOX[3] - _BOX[1]), f"offset [{unit}]", 8.5, self.theme.ink, "left")])
+
+    def _draw_lit(self, landing: Landing | None) -> None:
+        """Light the landing's cells, at the index that is fixed on the third of L, B, H if that isn't the head."""
+        self.lit.clear()
+        self._lit_words.set([])
+        if landing is None or not {self.rows, self.columns} <= set("LBH"):
+            return
+        index = {"L": landing.layer, "B": landing.block, "H": landing.head}
+        row, column = index[self.rows] - self.first_row, index[self.columns] - self.first_column
+        here = (row >= 0) & (row < self.num_rows) & (column >= 0) & (column < self.num_columns)
+        for axis in {"L", "B"} - {self.rows, self.columns}:
+            here &= index[axis] == self.fixed[axis]
+        lit = np.zeros((self.num_rows, self.num_columns), dtype=bool)
+        lit[row[here], column[here]] = True
+        self.lit.dim(lit, self._image.get_extent())
+        kinds = kinds_of(landing)[here]
+        wide, high = (_BOX[2] - _BOX[0]) / self.num_columns, (_BOX[3] - _BOX[1]) / self.num_rows
+        self.lit.show(column[here] + self.first_column, row[here] + self.first_row, kinds,
+                      size=float(np.clip(0.35 * min(wide, high), 3, 9)))
+        words = lit_words(landing)
+        self._lit_words.set([Label(1, 1 + 9 / (_BOX[3] - _BOX[1]), words, 8, self.theme.ink, "right")])
 
     def _draw_bounds(self, selected: Coordinate | None) -> None:
         """Mark where one group's layers, or one tensor's, end along the layer axis, and name the groups."""

@@ -88,6 +88,11 @@ class Ribbon:
         share = (x - self.left[index]) / (self.right[index] - self.left[index])
         return int(self.pieces.offset[index] + int(share * self.pieces.length[index]))
 
+    def marks_at(self, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return x and y, in pixels, of a mark inside the lower end of each of these pieces' boxes."""
+        base = np.array([self._base(row) for row in self.row[pieces]], dtype=float)
+        return (self.left[pieces] + self.right[pieces] - 1) / 2, base + 6
+
     @property
     def spelt(self) -> str:
         """The axes of the brackets from the outside in, as drawn, and C where the boxes are C's content."""

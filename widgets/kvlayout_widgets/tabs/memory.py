@@ -27,6 +27,7 @@ class MemoryTab(PictureTab):
     """The ribbon with its window: where it starts, how long it is, and after how many bytes it is folded."""
 
     title = "Memory"
+    depends_on = frozenset({"plan", "coordinate", "landing"})
 
     def __init__(self, state: State, act: Act):
         self.window: Window | None = None
@@ -99,7 +100,8 @@ class MemoryTab(PictureTab):
         if self.tiny.value:
             drawing.update(address_map, **window, title=_TINY)
         else:
-            drawing.update(address_map, **window, group=self.group.value, selected=selected, title=plan.model.title)
+            drawing.update(address_map, **window, group=self.group.value, selected=selected, title=plan.model.title,
+                           landing=self.state.landing)
         self._plan, self._selected = plan, selected
 
     def _offer(self, plan: Plan, selected: Coordinate) -> None:

@@ -23,6 +23,7 @@ class OffsetsTab(PictureTab):
     """The heatmap with its choice of axes and the window of each."""
 
     title = "Offsets"
+    depends_on = frozenset({"plan", "coordinate", "landing"})
 
     def __init__(self, state: State, act: Act):
         self.rows = _axis_dropdown("Rows", "L")
@@ -57,7 +58,7 @@ class OffsetsTab(PictureTab):
         self._shown = selected
         drawing.update(address_map, rows=self.rows.value, columns=self.columns.value, selected=selected,
                        first_row=self.first_row.value, first_column=self.first_column.value,
-                       title=self.state.plan.model.title)
+                       title=self.state.plan.model.title, landing=self.state.landing)
         self.first_row.set(drawing.first_row, drawing.total_rows - drawing.num_rows)
         self.first_column.set(drawing.first_column, drawing.total_columns - drawing.num_columns)
 

@@ -1,0 +1,218 @@
+"""The proof by memory: right caches pass, and any view that goes astray is caught and named."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import kvlayout as kv
+from kvlayout.memory import probe
+from kvlayout.memory.device import devices
+from tests.strategies import maps
+
+SPEC = kv.FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, dtype="bfloat16")
+DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "uint8")
+
+
+def config(layout="LBNHC", blocks=6, spec=SPEC, groups=1, layers=3):
+    made = [kv.KVCacheGroupSpec([f"{g}.{i}" for i in range(layers)], spec) for g in range(groups)]
+    return kv.get_kv_cache_config_from_groups(made, 0, layout, num_gpu_blocks_override=blocks)
+
+
+def allocate(address_map: kv.AddressMap) -> kv.KVCache:
+    try:
+        return kv.allocate_kv_cache(
+            address_map.config, "cpu", address_map.layout, address_map.kernel_block_sizes,
+            interiors={name: address_map.region(name).interior for name in address_map.layers})
+    except kv.LayoutError as error:
+        # Strides that a wider dtype can't view; vLLM refuses these too (golden views).
+        assume("multiple of" not in error.rule and "scatters" not in error.rule)
+        raise
+
+
+def owned(address_map: kv.AddressMap) -> int:
+    return sum(math.prod(region.geometry.shape) for region in address_map.regions)
+
+
+@settings(max_examples=60)
+@given(maps(), st.sampled_from([64, 200, 1 << 20]))
+def test_every_right_cache_passes_whatever_the_chunk(address_map, chunk):
+    with pytest.MonkeyPatch.context() as patch, allocate(address_map) as cache:
+        patch.setattr(probe, "_CHUNK_BYTES", {"cpu": chunk})
+        patch.setattr(probe, "_SCAN_BYTES", 3 * chunk)
+        report = kv.verify(cache)
+        assert report.ok, report.summary
+        assert report.bytes_checked == owned(address_map) and report.mismatches == () and report.map is None
+
+
+@settings(max_examples=70)
+@given(maps(), st.data())
+def test_any_stride_or_start_that_is_wrong_is_caught(address_map, data):
+    with allocate(address_map) as cache:
+        name = data.draw(st.sampled_from(address_map.layers))
+        view = cache.views[name]
+        assume(view.numel())
+        strides, start = list(view.stride()), view.storage_offset()
+        axis = data.draw(st.sampled_from(["start", *[i for i in range(4) if view.shape[i] > 1]]))
+        by = data.draw(st.integers(-8, 8).filter(bool))
+        if axis == "start":
+            start += by
+        else:
+            strides[axis] += by
+        last = start + sum((n - 1) * s for n, s in zip(view.shape, strides))
+        assume(min(start, *strides) >= 0 and (last + 1) * view.element_size() <= cache.nbytes)
+        cache.views[name] = view.as_strided(view.shape, strides, start)
+        try:
+            report = kv.verify(cache)
+        except kv.LayoutError as error:  # elements that share one place can't be written at all
+            assert error.argument == "cache.views" and error.value == name
+            assert int(torch.count_nonzero(cache.buffer)) == 0
+            return
+        assert not report.ok and report.mismatched_bytes > 0 and report.mismatches
+        for one in report.mismatches:
+            assert one.expected != one.found
+            if one.layer is not None:
+                assert address_map.offset(one.layer, one.block, one.head, one.state, one.byte) == one.offset
+            else:
+                assert all(owner.group != one.group for owner in address_map.owners(one.offset))
+        assert report.map.wrong_bytes.sum() <= report.mismatched_bytes == report.decoded_bytes
+        assert int(torch.count_nonzero(cache.buffer)) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", kv.KVCacheLayout.__members__)
+def test_every_layout_and_dtype(layout, dtype):
+    spec = kv.FullAttentionSpec(block_size=16, num_kv_heads=3, head_size=20, dtype=dtype)
+    with kv.allocate_kv_cache(config(layout, spec=spec, groups=2), "cpu") as cache:
+        report = kv.verify(cache)
+        assert report.ok and report.bytes_checked == 2 * cache.nbytes and "1 GiB/s" not in report.device
+
+
+@pytest.mark.parametrize("layout", kv.KVCacheLayout.__members__)
+def test_a_reader_that_takes_heads_for_states_is_spelt_out(layout):
+    spec = kv.FullAttentionSpec(block_size=16, num_kv_heads=16, head_size=64, dtype="bfloat16")
+    with kv.allocate_kv_cache(config(layout, spec=spec), "cpu") as cache:
+        view = cache.views["0.1"]
+        cache.views["0.1"] = view.transpose(1, 2)
+        report = kv.verify(cache)
+        assert not report.ok
+        # All but the diagonal of 16 x 16 cells; single bytes agree by chance, one in 256.
+        wrong = cache.nbytes // 3 * (1 - 1 / 16)
+        assert 0.99 * wrong < report.mismatched_bytes <= wrong
+        for one in report.mismatches:
+            layer, block, head, state, byte = one.written_by
+            assert (layer, block, head, state) == (one.layer, one.block, one.state, one.head)
+            assert byte == one.byte // 8 * 8
+        assert "which the view wrote for" in report.summary
+        assert report.map.wrong_bytes.sum(axis=1).argmax() == 1 and (report.map.wrong_bytes[[0, 2]] == 0).all()
+
+
+def test_two_layers_with_one_place_are_caught():
+    with kv.allocate_kv_cache(config(), "cpu") as cache:
+        cache.views["0.2"] = cache.views["0.0"]
+        report = kv.verify(cache)
+        # Which of the two wrote last isn't said; the place of 0.2 was written by neither.
+        assert not report.ok and 2 in np.flatnonzero(report.map.wrong_bytes.sum(axis=1)).tolist()
+        assert report.map.wrong_bytes[1].sum() == 0
+
+
+def test_a_view_that_writes_into_padding_is_caught_there():
+    spec = kv.FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=64, dtype="bfloat16", page_size_padded=8192)
+    with kv.allocate_kv_cache(config(spec=spec, layers=1), "cpu") as cache:
+        assert kv.verify(cache).padding_bytes == cache.nbytes // 2
+        view = cache.views["0.0"]
+        start = view.storage_offset() + 2048
+        cache.views["0.0"] = view.as_strided(view.shape, view.stride(), start)
+        report = kv.verify(cache)
+        assert report.mismatches[0].layer == "0.0"
+        assert 0.98 * cache.nbytes < report.mismatched_bytes <= cache.nbytes
+        assert "padding" not in report.mismatches[0].field
+        # Only the padding of the first pages is left to name when the owned bytes are right.
+        cache.views["0.0"] = view
+    both = kv.allocate_kv_cache(config(spec=spec, layers=1), "cpu")
+    with both as cache:
+        real = probe._Chunks.write
+
+        def write(self, meter):
+            real(self, meter)
+            cache.buffer[8192 + 5000] = 7
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(probe._Chunks, "write", write)
+            report = kv.verify(cache)
+        (one,) = report.mismatches
+        assert (one.layer, one.offset, one.field, report.mismatched_bytes) == (None, 13192, "padding", 1)
+        assert "byte 13,192 (padding): expected 0000000000000000, found 07" in report.summary
+
+
+def test_a_cache_of_another_dtype_or_storage_is_caught():
+    with kv.allocate_kv_cache(config(), "cpu") as cache:
+        cache.views["0.1"] = cache.views["0.1"].clone()
+        assert not kv.verify(cache).ok
+        cache.views["0.1"] = cache.views["0.0"][:3]
+        with pytest.raises(kv.LayoutError, match=r"0\.1.*shape \(3, 2, 16, 128\).*\(6, 2, 16, 128\)"):
+            kv.verify(cache)
+        del cache.views["0.1"]
+        with pytest.raises(kv.LayoutError, match="has no view"):
+            kv.verify(cache)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("stop"), KeyboardInterrupt()])
+def test_stopped_midway_it_leaves_zeros_and_says_what_is_not_proven(error):
+    calls = []
+
+    def progress(done, total):
+        calls.append((done, total))
+        if done > total // 2:
+            raise error
+
+    with kv.allocate_kv_cache(config(blocks=200), "cpu") as cache:
+        with pytest.raises(type(error)) as caught:
+            kv.verify(cache, progress=progress)
+        assert int(torch.count_nonzero(cache.buffer)) == 0
+        if isinstance(error, KeyboardInterrupt):
+            assert "nothing is proven" in str(caught.value)
+        calls.clear()
+        error = None
+        assert kv.verify(cache, progress=lambda done, total: calls.append((done, total))).ok
+        assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+        assert calls[-1][0] == calls[-1][1] == 2 * cache.nbytes
+
+
+def test_what_an_earlier_proof_left_does_not_pass_for_this_ones():
+    with kv.allocate_kv_cache(config(), "cpu") as cache:
+        assert kv.verify(cache).ok
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(probe._Chunks, "write", lambda self, meter: None)
+            assert not kv.verify(cache).ok
+
+
+def test_the_bar_counts_every_byte(capsys):
+    with kv.allocate_kv_cache(config(), "cpu") as cache:
+        kv.verify(cache, progress=True)
+    assert "100%" in capsys.readouterr().err
+
+
+def test_what_has_no_bytes_is_refused():
+    meta = kv.allocate_kv_cache(config(), "meta")
+    freed = kv.allocate_kv_cache(config(), "cpu")
+    freed.free()
+    for cache, why in ((meta, "has no bytes"), (freed, "was freed"), (None, "must be a KVCache")):
+        with pytest.raises(kv.LayoutError, match=why):
+            kv.verify(cache)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", kv.KVCacheLayout.__members__)
+def test_on_a_gpu(layout):
+    device = next(name for name in devices() if name.startswith("cuda"))
+    with kv.allocate_kv_cache(config(layout, blocks=500, groups=2), device) as cache:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        assert kv.verify(cache).ok
+        assert torch.cuda.max_memory_allocated() - before < 300 << 20
+        cache.views["0.1"] = cache.views["0.0"]
+        assert not kv.verify(cache).ok

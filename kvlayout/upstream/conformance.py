@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from kvlayout.upstream.fuzz.compare import Result, compare
@@ -80,10 +81,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kinds", nargs="+", choices=known, default=list(known), metavar="KIND",
                         help=f"only these of: {', '.join(known)}")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
+    parser.add_argument("--expect", metavar="RELEASE", help="fail at once if another vLLM is installed")
+    parser.add_argument("--reproduce", choices=VLLM_VERSIONS, metavar="RELEASE",
+                        help="let ours reproduce another release than the installed one; they disagree then")
     parser.add_argument("--json", type=Path, help="write the result into this file")
     options = parser.parse_args(arguments)
     logging.disable(logging.WARNING)  # vLLM warns at each odd model, thousands of times
     version, world = installed_world()
+    if options.expect is not None and version.partition("+")[0] != options.expect:
+        parser.error(f"vLLM {version} is installed, not {options.expect}")
+    if options.reproduce is not None:
+        world = replace(world, vllm_version=options.reproduce)
     print(f"vLLM {version}, reproduced as {world.vllm_version}; seed {options.seed}", flush=True)
     results = []
     for name in options.kinds:

@@ -16,9 +16,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from kvlayout.facts.backends import backends
 from kvlayout.upstream.fuzz.compare import Result, compare
 from kvlayout.upstream.fuzz.kind import Kind, World
-from kvlayout.versions import NEWEST, VLLM_VERSIONS
+from kvlayout.upstream.release import load
+from kvlayout.versions import VLLM_VERSIONS
 
 
 def kinds() -> dict[str, Kind]:
@@ -40,16 +42,14 @@ def kinds() -> dict[str, Kind]:
 
 def installed_world() -> tuple[str, World]:
     """Return the installed vLLM's version, and the world of questions that it can answer."""
-    import vllm
-
     from kvlayout.upstream.fuzz.connectors import importable_connectors
     from kvlayout.upstream.fuzz.repack import importable_backends
     from kvlayout.upstream.fuzz.theirs import lacking, machine
 
-    release = vllm.__version__.partition("+")[0]
-    reproduced = release if release in VLLM_VERSIONS else NEWEST
-    return vllm.__version__, World(reproduced, lacking(), importable_backends(reproduced),
-                                   importable_connectors(reproduced), machine())
+    release = load()
+    rules = release.rules
+    return release.version, World(rules, lacking(), importable_backends(rules), importable_connectors(rules),
+                                  machine())
 
 
 def report(results: list[Result], known: dict[str, Kind]) -> str:
@@ -88,10 +88,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.disable(logging.WARNING)  # vLLM warns at each odd model, thousands of times
     version, world = installed_world()
-    if options.expect is not None and version.partition("+")[0] != options.expect:
+    if options.expect is not None and version != options.expect:
         parser.error(f"vLLM {version} is installed, not {options.expect}")
     if options.reproduce is not None:
-        world = replace(world, vllm_version=options.reproduce)
+        shared = tuple(name for name in world.backends if name in backends(options.reproduce))
+        world = replace(world, vllm_version=options.reproduce, backends=shared)
     print(f"vLLM {version}, reproduced as {world.vllm_version}; seed {options.seed}", flush=True)
     results = []
     for name in options.kinds:

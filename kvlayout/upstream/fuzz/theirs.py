@@ -1,11 +1,10 @@
 """vLLM's own objects and functions as the installed release has them, made from plain JSON without our classes.
 
-Sources: vLLM 0.29.0 to 0.33.0; the planner's module was ``vllm/v1/core/kv_cache_utils.py`` until 0.32.
+Where the functions live in which release: ``kvlayout.upstream.release``.
 """
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import fields
 from fractions import Fraction
 from functools import cache
@@ -15,21 +14,17 @@ from kvlayout.facts.machine import PLATFORMS, Machine
 from kvlayout.spec import KVQuantMode
 from kvlayout.spec_io import SPEC_TYPES
 from kvlayout.upstream.fuzz.kind import Double
+from kvlayout.upstream.release import load
 
 
-@cache
 def interface() -> ModuleType:
     """Return the module of vLLM's specs, tensors, strides and views."""
-    return importlib.import_module("vllm.v1.kv_cache_interface")
+    return load().interface
 
 
-@cache
 def planner() -> ModuleType:
     """Return the module that groups layers and places them."""
-    try:
-        return importlib.import_module("vllm.v1.core.kv_cache_planning")
-    except ModuleNotFoundError:  # before 0.33
-        return importlib.import_module("vllm.v1.core.kv_cache_utils")
+    return load().planning
 
 
 @cache

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from functools import cache
 from random import Random
 
 from kvlayout.errors import LayoutError
 from kvlayout.spec import KVQuantMode
-from kvlayout.spec_io import spec_from_dict
+from kvlayout.spec_io import SPEC_TYPES, spec_from_dict
 from kvlayout.upstream.fuzz.kind import World
 
+# Fields that change no page, but decide whether layers may share one spec or one block table: (share, values).
+AGREEMENTS: dict[str, tuple[float, tuple]] = {
+    "cache_dtype_str": (0.1, ("fp8_ds_mla", "auto")), "topk_buffer_width": (0.03, (2048,)),
+    "model_version": (0.05, ("deepseek_v4",)), "cache_role": (0.05, ("indexer",)),
+    "is_index_group_leader": (0.03, (True,)), "non_causal_multi_token_decode": (0.03, (True,)),
+    "bounded_replay": (0.05, (True,)), "extra_retained_tokens": (0.05, (1, 3)), "non_causal": (0.03, (True,)),
+    "max_tp_shards": (0.03, (1, 8)), "is_draft": (0.05, (True,)),
+}
 LAYOUTS = ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")
 DTYPES = ("bfloat16", "float16", "float32", "int8", "uint8", "float8_e4m3fn")
 STATE_DTYPES = ("bfloat16", "float32", "float16")
 BLOCK_SIZES = (1, 2, 3, 4, 8, 16, 16, 16, 32, 48, 64, 128, 256)
 MLA_CLASSES = ("MLAAttentionSpec", "SlidingWindowMLASpec", "HiddenStateCacheSpec")
+FULL = ("FullAttentionSpec", "SinkFullAttentionSpec", "RSWASpec", "MLAAttentionSpec")
 # What a class requires besides the fields of all attention.
 REQUIRED = {"SlidingWindowSpec": "sliding_window", "SlidingWindowMLASpec": "sliding_window",
             "ChunkedLocalAttentionSpec": "attention_chunk_size", "RSWASpec": "rswa_window"}
@@ -50,8 +61,8 @@ def attention_spec(rng: Random, world: World, kind: str | None = None, **fixed: 
     optional = {
         "head_size_v": 0.0 if is_mla else 0.2, "state_content_bytes": 0.2, "num_head_slots": 0.15,
         "tokens_per_state": 0.2, "kv_quant_mode": 0.1, "page_size_padded": 0.2, "block_stride_alignment": 0.15,
-        "dcp_sharded": 0.1, "max_tp_shards": 0.03, "alignment": 0.3 if is_mla else 0.0,
-        "is_draft": 0.05, "sink_len": 0.5 if kind == "SinkFullAttentionSpec" else 0.0}
+        "dcp_sharded": 0.1, "alignment": 0.3 if is_mla else 0.0,
+        "sink_len": 0.5 if kind == "SinkFullAttentionSpec" else 0.0}
     chosen = {name for name, share in optional.items()
               if chance(rng, share) and f"{kind}.{name}" not in world.lacking}
     if "head_size_v" in chosen:
@@ -69,18 +80,26 @@ def attention_spec(rng: Random, world: World, kind: str | None = None, **fixed: 
         spec["block_stride_alignment"] = block_stride_alignment(rng, world)
     if "dcp_sharded" in chosen:
         spec["dcp_sharded"] = False
-    if "max_tp_shards" in chosen:
-        spec["max_tp_shards"] = rng.choice((1, 8))
-    if "is_draft" in chosen:
-        spec["is_draft"] = True
     if "sink_len" in chosen:
         spec["sink_len"] = rng.choice((1, 4))
     if "alignment" in chosen:
         spec["alignment"] = rng.choice((1, 64, 512, 576, 1000))
+    for name in agreements(kind, world):
+        if chance(rng, AGREEMENTS[name][0]):
+            spec[name] = rng.choice(AGREEMENTS[name][1])
+    if kind in FULL and chance(rng, 0.1):  # local attention that is allocated in full
+        spec[rng.choice(("sliding_window", "sliding_window", "attention_chunk_size"))] = rng.choice((64, 128))
     spec.update(fixed)
     if "page_size_padded" in chosen and "page_size_padded" not in fixed:
         pad(rng, spec)
     return spec
+
+
+@cache
+def agreements(kind: str, world: World) -> tuple[str, ...]:
+    """Return those of AGREEMENTS that a class has, in the world's vLLM too."""
+    own = {f.name for f in fields(SPEC_TYPES[kind])}
+    return tuple(name for name in AGREEMENTS if name in own and f"{kind}.{name}" not in world.lacking)
 
 
 def state_spec(rng: Random, world: World, **fixed: object) -> dict:

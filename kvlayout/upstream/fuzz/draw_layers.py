@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from random import Random
 
 from kvlayout.errors import LayoutError
-from kvlayout.spec_io import spec_from_dict
+from kvlayout.spec_io import SPEC_TYPES, spec_from_dict
 from kvlayout.upstream.fuzz.draw import (
+    AGREEMENTS,
     ATTENTION,
     DTYPES,
     MLA_CLASSES,
     REQUIRED,
+    agreements,
     any_spec,
     attention_spec,
     chance,
@@ -61,7 +64,7 @@ def varied(rng: Random, world: World, base: dict) -> dict:
     spec = dict(base)
     for _ in range(rng.choice((1, 1, 2))):
         change = rng.choice(("class", "class", "class", "heads", "heads", "head_size", "dtype", "window",
-                             "block_size", "page", "draft"))
+                             "block_size", "page", "draft", "agreement", "agreement"))
         if change == "class":
             spec = as_class(spec, rng.choice([name for name in ATTENTION if name not in world.lacking]), rng, world)
         elif change == "heads":
@@ -77,6 +80,9 @@ def varied(rng: Random, world: World, base: dict) -> dict:
         elif change == "page":
             fresh = attention_spec(rng, world, spec["type"])
             spec |= {name: fresh[name] for name in PAGE_FIELDS if name in fresh}
+        elif change == "agreement" and agreements(spec["type"], world):
+            name = rng.choice(agreements(spec["type"], world))
+            spec[name] = rng.choice(AGREEMENTS[name][1])
         elif change == "draft" and f"{spec['type']}.dcp_sharded" not in world.lacking:
             spec["dcp_sharded"] = not spec.get("dcp_sharded", True)
     return spec
@@ -84,11 +90,10 @@ def varied(rng: Random, world: World, base: dict) -> dict:
 
 def as_class(spec: dict, kind: str, rng: Random, world: World) -> dict:
     """Return the spec's heads, sizes and page as another class."""
+    own = {f.name for f in fields(SPEC_TYPES[kind])}
+    dropped = {"type", *REQUIRED.values(), *(("head_size_v",) if kind in MLA_CLASSES else ())}
     alike = {name: value for name, value in spec.items()
-             if name not in ("type", "sink_len", *REQUIRED.values())
-             and f"{kind}.{name}" not in world.lacking and (name != "alignment" or kind in MLA_CLASSES)}
-    if kind in MLA_CLASSES:
-        alike.pop("head_size_v", None)
+             if name in own - dropped and f"{kind}.{name}" not in world.lacking}
     if kind in REQUIRED:
         alike[REQUIRED[kind]] = rng.choice((16, 128))
     return {"type": kind, **alike}

@@ -175,6 +175,24 @@ def _facts(layout: str, config: object, kernel_block_sizes: list[int], views: di
                       for name, view in views.items()}}
 
 
+def is_left_out(question: dict, world: World) -> bool:
+    """Kernel blocks in whose view several coordinates share a byte are refused by us, and not by vLLM. And a class of
+    vLLM's that asks for the connector of the engine's own config can't be told of one here."""
+    selection = Selection.from_dict(question)
+    if selection.connector is not None:
+        asked = [backend for backend in _layers(selection.to_json())[0].values() if backend.name in world.backends]
+        branches = [branch for backend in asked for branch in backend.layout_branches]
+        if any("kv_connector" in str(branch.when) for branch in branches):
+            return True
+    try:
+        make_plan(selection)
+    except LayoutError as error:
+        return error.argument.endswith("kernel_block_size") and "can't be expressed" in error.rule
+    return False
+
+
 KIND = Kind("selections", "make_plan and allocate_kv_cache on \"meta\" against vLLM's functions from specs to views",
             "ranks that the model can't be split into; memory for fewer than about 1000 blocks, which vLLM may find "
-            "too few for one request; what a layer reports (our facts, on both sides)", ask, ours, their_answer)
+            "too few for one request; what a layer reports (ours, on both sides); kernel blocks whose view gives "
+            "several coordinates one byte, which we refuse; connectors with a backend class that asks for one",
+            ask, ours, their_answer, is_left_out)

@@ -47,7 +47,10 @@ class WrongReader:
 
         ``layers``: indices; ``blocks``: indices, NaN where a layer has no such block.
         """
-        layers, blocks = np.asarray(layers, dtype=np.int64), np.asarray(blocks, dtype=np.int64)
+        layers, blocks = (np.asarray(one) for one in (layers, blocks))
+        for name, indices in (("layers", layers), ("blocks", blocks)):
+            if indices.ndim != 1 or (indices.size and (indices.dtype.kind not in "iu" or indices.min() < 0)):
+                raise LayoutError(name, indices.tolist(), "must be a list of indices from 0")
         found = np.full((len(layers), len(blocks)), np.nan)
         for row, layer in enumerate(layers):
             here = blocks < self.writer.shape(int(layer))[0]
@@ -125,8 +128,10 @@ def compare_readers(plan: Plan, layout: KVCacheLayout | str) -> WrongReader:
 
     The reader's tensors are those that vLLM would place for the same groups and blocks in ``layout``. Where
     its kernel blocks can't be split as the plan's, both are compared in whole blocks. Raises LayoutError where
-    ``layout`` can't express the groups' pages.
+    ``layout`` can't express the groups' pages, and where ``plan`` is none.
     """
+    if not hasattr(plan, "address_map"):
+        raise LayoutError("plan", plan, "is no plan", "Give what make_plan returned")
     layout = as_layout(layout)
     config = get_kv_cache_config_from_groups(plan.groups, 0, layout, num_gpu_blocks_override=plan.config.num_blocks,
                                              vllm_version=plan.selection.vllm_version)

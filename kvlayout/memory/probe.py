@@ -67,10 +67,15 @@ def _check(cache: KVCache) -> None:
         raise LayoutError("cache", cache, "was freed", "Allocate it again")
     if cache.device.type == "meta":
         raise LayoutError("cache", cache, "has no bytes to prove", "Allocate it on cpu or a CUDA device")
-    missing = [name for name in cache.address_map.layers if name not in cache.views]
-    if missing:
-        raise LayoutError("cache.views", missing[0], "has no view, though it is a layer of the config",
-                          "Give every layer its view")
+    for name in cache.address_map.layers:
+        view = cache.views.get(name)
+        if view is None:
+            raise LayoutError("cache.views", name, "has no view, though it is a layer of the config",
+                              "Give every layer its view")
+        if not isinstance(view, torch.Tensor) or view.dim() != 4 or view.device != cache.device:
+            raise LayoutError("cache.views", name, f"must be a [B, H, N, C] tensor on {cache.device}; it is "
+                              f"{type(view).__name__} {tuple(getattr(view, 'shape', ()))} on "
+                              f"{getattr(view, 'device', 'no device')}", "Make the view from this config")
 
 
 def _groups(cache: KVCache) -> Iterator[tuple[int, list[Region]]]:

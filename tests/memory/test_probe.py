@@ -155,6 +155,11 @@ def test_a_cache_of_another_dtype_or_storage_is_caught():
         cache.views["0.1"] = cache.views["0.0"][:3]
         with pytest.raises(kv.LayoutError, match=r"0\.1.*shape \(3, 2, 16, 128\).*\(6, 2, 16, 128\)"):
             kv.verify(cache)
+        right = cache.views["0.0"]
+        for wrong in (right[0], right.to("meta"), right.view(torch.int16).numpy(), 7):
+            cache.views["0.1"] = wrong
+            with pytest.raises(kv.LayoutError, match=r"0\.1.*must be a \[B, H, N, C\] tensor on cpu"):
+                kv.verify(cache)
         del cache.views["0.1"]
         with pytest.raises(kv.LayoutError, match="has no view"):
             kv.verify(cache)

@@ -15,7 +15,7 @@ from kvlayout.errors import LayoutError
 from kvlayout.facts.backends import Backend, backends
 from kvlayout.facts.kv_dtypes import kv_cache_dtypes
 from kvlayout.facts.models import get_preset, presets
-from kvlayout.plan import choose_backends, make_plan, preferred_block_size
+from kvlayout.plan import Plan, choose_backends, make_plan, preferred_block_size
 from kvlayout.selection import Selection
 from kvlayout.spec import AttentionSpec
 from kvlayout.spec_io import spec_to_dict
@@ -80,10 +80,16 @@ def _layers(selection: str) -> tuple[dict[str, Backend], dict[str, object]]:
     return chosen, specs
 
 
+@lru_cache(maxsize=4)
+def _plan(selection: str) -> Plan:
+    """Return the plan; asked for twice, once to see whether the question is left out."""
+    return make_plan(Selection.from_json(selection))
+
+
 def ours(question: dict, world: World) -> dict:
     from kvlayout.memory.cache import allocate_kv_cache
 
-    plan = make_plan(Selection.from_dict(question))
+    plan = _plan(Selection.from_dict(question).to_json())
     cache = allocate_kv_cache(plan.config, "meta", kernel_block_sizes=plan.kernel_block_sizes)
     return _facts(plan.layout.name, plan.config, list(plan.kernel_block_sizes), cache.views, world)
 
@@ -185,7 +191,7 @@ def is_left_out(question: dict, world: World) -> bool:
         if any("kv_connector" in str(branch.when) for branch in branches):
             return True
     try:
-        make_plan(selection)
+        _plan(selection.to_json())
     except LayoutError as error:
         return error.argument.endswith("kernel_block_size") and "can't be expressed" in error.rule
     return False

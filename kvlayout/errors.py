@@ -25,6 +25,10 @@ class LayoutError(ValueError):
         message = f"{argument}={shown}: {rule}."
         super().__init__(f"{message} {cure}." if cure else message)
 
+    def __reduce__(self):
+        # An exception is rebuilt from its text alone; a worker process hands on the four parts.
+        return type(self), (self.argument, self.value, self.rule, self.cure)
+
 
 class LayoutConflict(LayoutError):
     """Two parties that must agree on a layout don't: backends, ranks, or a pin."""

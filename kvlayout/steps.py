@@ -46,6 +46,9 @@ class ResolutionError(LayoutConflict):
         super().__init__(argument, value, rule, cure)
         self.steps = tuple(steps)
 
+    def __reduce__(self):
+        return type(self), (self.argument, self.value, self.rule, self.cure, self.steps)
+
 
 class StepTable:
     """The steps so far, and the names that are still candidates."""

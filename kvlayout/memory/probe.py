@@ -10,32 +10,23 @@ from __future__ import annotations
 
 import math
 import secrets
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 
 from kvlayout.errors import LayoutError
 from kvlayout.memory.cache import KVCache
 from kvlayout.memory.checks import check_bytes, check_provable
-from kvlayout.memory.fingerprint import NEEDED_BYTES, Fingerprint, boxes, word_type
+from kvlayout.memory.chunks import Chunks
+from kvlayout.memory.fingerprint import NEEDED_BYTES, Fingerprint
 from kvlayout.memory.leftovers import Leftovers
 from kvlayout.proof import Report
 from kvlayout.region import Region
 
-# A chunk of the CPU's stays in its cache, and so does a GPU's.
-_CHUNK_BYTES = {"cpu": 2 << 20}
-_OTHER_CHUNK_BYTES = 16 << 20
 _SCAN_BYTES = 32 << 20
-_TILES_BYTES = 64 << 20  # tiles that are kept, of all regions of a group together
-_MOST_THREADS = 8
 _WAIT_SECONDS = 1  # for a write of one element or page to end
-_local = threading.local()
 
 Progress = Callable[[int, int], None]
 
@@ -60,11 +51,11 @@ def verify(cache: KVCache, *, progress: Progress | bool | None = None) -> Report
         try:
             check_provable(cache)
             return _prove(cache, progress)
-        except Exception as error:
+        except Exception:
             if cache.buffer is not None:
                 raise
-            raise LayoutError("cache", cache, "was freed while it was being proven",
-                              "Free it when verify has ended") from error
+    # Raised out here, so that no traceback holds the frames that still hold views of the buffer.
+    raise LayoutError("cache", cache, "was freed while it was being proven", "Free it when verify has ended")
 
 
 def _prove(cache: KVCache, progress: Progress | bool | None) -> Report:
@@ -166,163 +157,26 @@ def _prove_group(cache: KVCache, group: int, regions: list[Region], meter: _Mete
     leftovers = Leftovers(cache, group)
     for turn in range(passes):
         tiles: dict[tuple, torch.Tensor] = {}
-        chunks = [_Chunks(cache, region, word_bytes, salt, turn, tiles) for region in regions]
+        chunks = [Chunks(cache, region, word_bytes, salt, turn, tiles) for region in regions]
         if gaps:
             cache.buffer.zero_()
         for one in chunks:
-            one.write(meter)
+            one.write(meter.add)
         differs = False
         for one in chunks if not gaps else ():
-            differs |= one.differs(meter)
+            differs |= one.differs(meter.add)
         if not gaps and not differs:
             continue
         for one in chunks:
-            one.cancel(meter if gaps else None)
+            one.cancel(meter.add if gaps else _nothing)
         _scan(cache, {one.region.tensor_index: one.prints for one in chunks}, leftovers, meter if gaps else None)
         if leftovers.wrong_bytes:
             break
     return owned, gaps, passes, leftovers
 
 
-class _Chunks:
-    """One region, chunk by chunk: a batch of blocks of one layer, or a part of a page where a page is larger."""
-
-    def __init__(self, cache: KVCache, region: Region, word_bytes: int, salt: int, turn: int,
-                 tiles: dict[tuple, torch.Tensor]):
-        self.cache, self.region, self.size = cache, region, word_bytes
-        _, blocks, heads, states, content = region.geometry.shape
-        most = _CHUNK_BYTES.get(cache.device.type, _OTHER_CHUNK_BYTES) // word_bytes
-        page = heads * states * content // word_bytes
-        batch = min(blocks, max(1, most // page))
-        self.prints = Fingerprint(word_bytes, batch, salt, turn)
-        strides = region.geometry.strides[1:]
-        # The page's own axes, outermost first, so that a chunk is walked as it lies.
-        self.order = sorted(range(4), key=lambda axis: -strides[axis])
-        self._tiles = tiles
-        self._boxes = list(boxes((batch, heads, states, content // word_bytes), self.order, most))
-
-    def write(self, meter: _Meter) -> None:
-        """Write every word of the region's layers, through their views."""
-        for name, error in self._each(self._view, _write, meter):
-            if error is not None:
-                raise LayoutError("cache.views", name, f"can't be written: {error}",
-                                  "Give a view whose elements are each a place of their own")
-
-    def differs(self, meter: _Meter) -> bool:
-        """Whether the buffer holds anything but the expected words at the map's addresses."""
-        wrong = [found for _, found in self._each(self._raw, _differs, meter)]
-        return bool(wrong) and bool(torch.stack(wrong).any() if isinstance(wrong[0], torch.Tensor) else any(wrong))
-
-    def _each(self, words: Callable, work: Callable, meter: _Meter) -> Iterator[tuple[str, object]]:
-        """Do ``work`` on every chunk; yield (layer, its result).
-
-        On the CPU in a few threads of NumPy: torch's own would wait for each other at every chunk, which on a busy
-        machine takes ten times as long.
-        """
-        chunks = self._walk(words)
-        if self.cache.device.type != "cpu":
-            for name, part, tile, page in chunks:
-                yield name, work(part, tile, page, torch)
-                meter.add(part.numel() * self.size)
-            return
-        threads = min(_MOST_THREADS, torch.get_num_threads())
-        with ThreadPoolExecutor(threads) as pool:
-            waiting: deque = deque()
-            try:
-                for name, part, tile, page in chunks:
-                    waiting.append((name, part.numel(), pool.submit(work, part.numpy(), tile.numpy(), page, np)))
-                    # Each chunk that waits holds its tile.
-                    if len(waiting) > 4 * threads:
-                        yield self._done(*waiting.popleft(), meter)
-                while waiting:
-                    yield self._done(*waiting.popleft(), meter)
-            finally:
-                pool.shutdown(cancel_futures=True)
-
-    def _done(self, name: str, count: int, future: Future, meter: _Meter) -> tuple[str, object]:
-        found = future.result()
-        meter.add(count * self.size)
-        return name, found
-
-    def cancel(self, meter: _Meter | None) -> None:
-        """XOR the expected words into the buffer at the map's addresses."""
-        for _, part, tile, page in self._walk(self._raw):
-            part ^= tile
-            part ^= page
-            if meter is not None:
-                meter.add(part.numel() * self.size)
-
-    def _walk(self, words: Callable) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, int]]:
-        """Yield (layer, part of what ``words`` gives of it, its tile, its page number), axes in physical order."""
-        blocks, batch = self.region.geometry.shape[1], self.prints.batch
-        for local, name in enumerate(self.region.tensor.layers):
-            whole = words(local, name)
-            starts = range(0, blocks, batch)
-            for start, page in zip(starts, self.prints.pages(int(self.region.layers[local]), len(starts))):
-                for box in self._boxes:
-                    rows = slice(box[0].start, min(box[0].stop, blocks - start))
-                    if rows.start < rows.stop:
-                        inside = (slice(start + rows.start, start + rows.stop), *box[1:])
-                        yield name, whole[inside].permute(self.order), self._tile(rows, *box[1:]), page
-
-    def _tile(self, rows: slice, *inside: slice) -> torch.Tensor:
-        key = *self.order, *((one.start, one.stop) for one in (rows, *inside))
-        if key not in self._tiles:
-            tile = self.prints.tile(rows, *inside, self.cache.device).permute(self.order).contiguous()
-            if sum(one.nbytes for one in self._tiles.values()) + tile.nbytes > _TILES_BYTES:
-                self._tiles.clear()
-            self._tiles[key] = tile
-        return self._tiles[key]
-
-    def _view(self, local: int, name: str) -> torch.Tensor:
-        return _as_words(self.cache.views[name], self.region, self.size)
-
-    def _raw(self, local: int, name: str) -> torch.Tensor:
-        """The raw buffer at the map's addresses of one layer."""
-        offset, (_, *extents, content), strides = (self.region.geometry.offset, self.region.geometry.shape,
-                                                   self.region.geometry.strides)
-        words = self.cache.buffer[:self.cache.nbytes // self.size * self.size].view(word_type(self.size))
-        steps = [step // self.size for step in strides[1:4]] + [max(1, strides[4] // self.size)]
-        first = words.storage_offset() + (offset + local * strides[0]) // self.size
-        return words.as_strided((*extents, content // self.size), steps, first)
-
-
-def _as_words(view: torch.Tensor, region: Region, word_bytes: int) -> torch.Tensor:
-    """The same bytes as [B, H, N, words]: the view's own storage, offset and strides, in another type."""
-    _, blocks, heads, states, content = region.geometry.shape
-    item = view.element_size()
-    steps = [stride * item // word_bytes for stride in view.stride()[:3]]
-    last = 1 if view.stride(3) == 1 or view.shape[3] == 1 else view.stride(3) * item // word_bytes
-    flat = torch.empty(0, dtype=word_type(word_bytes), device=view.device).set_(view.untyped_storage())
-    return flat.as_strided((blocks, heads, states, content // word_bytes), (*steps, last),
-                           view.storage_offset() * item // word_bytes)
-
-
-def _write(part, tile, page: int, library) -> Exception | None:
-    """Write a chunk's words into ``part``; return why it can't be. ``library`` is NumPy or torch, the arrays' own."""
-    try:
-        library.bitwise_xor(tile, page, out=part)
-    except (RuntimeError, ValueError) as error:
-        return error
-    return None
-
-
-def _differs(part, tile, page: int, library):
-    """Whether ``part`` isn't the chunk's words: without the tile, nothing but the page's number may be left."""
-    if library is torch:
-        low, high = torch.aminmax(torch.bitwise_xor(part, tile))
-        return (low != page) | (high != page)
-    rest, differs = _room(part)
-    np.bitwise_xor(part, tile, out=rest)
-    return np.not_equal(rest, page, out=differs).any()
-
-
-def _room(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """This thread's own room for a chunk: memory that is asked for anew costs as much as the comparison."""
-    if getattr(_local, "words", None) is None or _local.words.nbytes < part.nbytes:
-        _local.words, _local.flags = np.empty(part.nbytes, np.uint8), np.empty(part.nbytes, bool)
-    return (_local.words[:part.nbytes].view(part.dtype).reshape(part.shape),
-            _local.flags[:part.size].reshape(part.shape))
+def _nothing(count: int) -> None:
+    """Bytes that the meter doesn't count: it can't be known beforehand that they will be looked at."""
 
 
 def _scan(cache: KVCache, prints: dict[int, Fingerprint], leftovers: Leftovers, meter: _Meter | None) -> None:

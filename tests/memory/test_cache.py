@@ -149,6 +149,15 @@ def test_views_need_a_flat_int8_buffer(raw):
         create_kv_cache_views(raw, SPEC, 4, "LBNHC", kv.build_kv_cache_tensor(SPEC, 4, ["a"]))
 
 
+@pytest.mark.parametrize(("size", "offset"), [(255, 256), (0, 0), (512, 256)])
+def test_an_empty_view_may_start_behind_the_buffer(size, offset):
+    # Kernel blocks of one token, but four tokens share a state. Found by fuzzing against vLLM 0.33.0.
+    spec = kv.FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=64, dtype="float8_e4m3fn", tokens_per_state=4)
+    tensor = kv.KVCacheTensor(size, ["a"], 896, 128, offset)
+    (view,) = create_kv_cache_views(torch.zeros(size, dtype=torch.int8), spec, 7, kv.KVCacheLayout.LBHNC, tensor, 1)
+    assert view.shape == (28, 1, 0, 128) and view.stride() == (32, 0, 128, 1) and view.storage_offset() == offset
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", list(kv.KVCacheLayout))
 def test_cuda_memory_agrees_and_is_given_back(layout):

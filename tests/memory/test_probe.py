@@ -1,7 +1,9 @@
 """The proof by memory: right caches pass, and any view that goes astray is caught and named."""
 
+import itertools
 import math
 import threading
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import kvlayout as kv
-from kvlayout.memory import probe
+from kvlayout.memory import chunks, probe
 from kvlayout.memory.device import devices
 from kvlayout.memory.mark import write_and_read_back
 from kvlayout.memory.readback import read_as
@@ -47,7 +49,7 @@ def owned(address_map: kv.AddressMap) -> int:
 @given(maps(), st.sampled_from([64, 200, 1 << 20]))
 def test_every_right_cache_passes_whatever_the_chunk(address_map, chunk):
     with pytest.MonkeyPatch.context() as patch, allocate(address_map) as cache:
-        patch.setattr(probe, "_CHUNK_BYTES", {"cpu": chunk})
+        patch.setattr(chunks, "_CHUNK_BYTES", {"cpu": chunk})
         patch.setattr(probe, "_SCAN_BYTES", 3 * chunk)
         report = kv.verify(cache)
         assert report.ok, report.summary
@@ -140,14 +142,14 @@ def test_a_view_that_writes_into_padding_is_caught_there():
         cache.views["0.0"] = view
     both = kv.allocate_kv_cache(config(spec=spec, layers=1), "cpu")
     with both as cache:
-        real = probe._Chunks.write
+        real = chunks.Chunks.write
 
-        def write(self, meter):
-            real(self, meter)
+        def write(self, count):
+            real(self, count)
             cache.buffer[8192 + 5000] = 7
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(probe._Chunks, "write", write)
+            patch.setattr(chunks.Chunks, "write", write)
             report = kv.verify(cache)
         (one,) = report.mismatches
         assert (one.layer, one.offset, one.field, report.mismatched_bytes) == (None, 13192, "padding", 1)
@@ -161,6 +163,11 @@ def test_a_view_of_another_storage_or_shape_is_caught():
         cache.views["0.1"] = cache.views["0.0"][:3]
         with pytest.raises(kv.LayoutError, match=r"0\.1.*shape \(3, 2, 16, 128\).*\(6, 2, 16, 128\)"):
             kv.verify(cache)
+        right = cache.views["0.0"]
+        for wrong in (right[0], right.to("meta"), right.view(torch.int16).numpy(), 7):
+            cache.views["0.1"] = wrong
+            with pytest.raises(kv.LayoutError, match=r"0\.1.*(has the shape|lies on|must be a strided tensor)"):
+                kv.verify(cache)
         del cache.views["0.1"]
         with pytest.raises(kv.LayoutError, match="has no view"):
             kv.verify(cache)
@@ -192,7 +199,7 @@ def test_what_an_earlier_proof_left_does_not_pass_for_this_ones():
     with kv.allocate_kv_cache(config(), "cpu") as cache:
         assert kv.verify(cache).ok
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(probe._Chunks, "write", lambda self, meter: None)
+            patch.setattr(chunks.Chunks, "write", lambda self, count: None)
             assert not kv.verify(cache).ok
 
 
@@ -269,9 +276,10 @@ def test_progress_is_checked_before_anything_is_written(progress):
 
 def test_a_cache_that_is_freed_meanwhile_is_no_proof_and_stays_free():
     cache = kv.allocate_kv_cache(config(blocks=200), "cpu")
+    held = weakref.ref(cache.buffer)
     with pytest.raises(kv.LayoutError, match="freed while it was being proven"):
         kv.verify(cache, progress=lambda done, total: cache.free())
-    assert cache.buffer is None and cache.views == {}
+    assert cache.buffer is None and cache.views == {} and held() is None
 
 
 def test_nobody_else_writes_into_a_cache_that_is_being_proven():
@@ -318,6 +326,29 @@ def test_a_wholly_wrong_cache_takes_no_gigabytes_to_decode():
         reports = []
         assert peak_of(lambda: reports.append(kv.verify(cache))) < 300 << 20
         assert reports[0].decoded_bytes == reports[0].mismatched_bytes > 0.98 * cache.nbytes
+
+
+@pytest.mark.parametrize("layout", kv.KVCacheLayout.__members__)
+@pytest.mark.parametrize("content", [1, 3, 7])
+def test_states_of_a_few_bytes(layout, content):
+    """The narrowest words: two layers that change places are told apart even where each is a handful of bytes."""
+    for blocks, heads in itertools.product((1, 2, 5), (1, 3)):
+        spec = kv.FullAttentionSpec(block_size=4, num_kv_heads=heads, head_size=content, dtype="int8",
+                                    state_content_bytes=content, num_head_slots=heads)
+        with kv.allocate_kv_cache(config(layout, blocks, spec, layers=2), "cpu") as cache:
+            report = kv.verify(cache)
+            assert report.ok and report.passes == 4, report.summary
+            cache.views["0.0"], cache.views["0.1"] = cache.views["0.1"], cache.views["0.0"]
+            assert not kv.verify(cache).ok
+
+
+@pytest.mark.parametrize("offset", [0, 1, 8, 4096])
+def test_tensors_of_one_group_that_overlap_are_never_right(offset):
+    one = config(spec=replace(SPEC, dtype="int8"), layers=2)
+    (tensor,) = one.kv_cache_tensors
+    apart = (replace(tensor, layers=("0.0",)), replace(tensor, layers=("0.1",), offset=offset))
+    with kv.allocate_kv_cache(replace(one, kv_cache_tensors=apart), "cpu") as cache:
+        assert not kv.verify(cache).ok
 
 
 def test_many_tensors_share_their_tiles():

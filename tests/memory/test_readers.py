@@ -159,7 +159,9 @@ def test_what_cannot_be_compared_is_refused():
     with pytest.raises(kv.LayoutError, match="reader"):
         WrongReader(kv.AddressMap(config("LBNHC")), kv.AddressMap(config("LBNHC", layers=2)))
     found = reader("LBNHC", "BLNHC")
-    for call in (lambda: found.cells("layer 0", 6), lambda: found.cells("no", 0), lambda: found.reads(0, 0, 8)):
+    for call in (lambda: found.shares("a", [0]), lambda: found.shares([0], [-1]), lambda: found.shares([0.5], [0]),
+                 lambda: found.shares([9], [0]), lambda: compare_readers(3, "LBNHC"),
+                 lambda: found.cells("layer 0", 6), lambda: found.cells("no", 0), lambda: found.reads(0, 0, 8)):
         with pytest.raises(kv.LayoutError):
             call()
     other = kv.allocate_kv_cache(config("BLNHC"), "cpu")

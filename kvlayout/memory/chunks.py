@@ -117,7 +117,12 @@ class Chunks:
         return self._tiles[key]
 
     def _view(self, local: int, name: str) -> torch.Tensor:
-        return _as_words(self.cache.views[name], self.region, self.size)
+        view = self.cache.views[name]
+        if view.element_size() > self.size and view.shape[3] > 1 and view.stride(3) != 1:
+            # Parts of an element lie side by side and elements don't: no one stride of words says that.
+            raise LayoutError("cache.views", name, f"scatters the elements of a state, {view.stride(3)} elements apart; "
+                              "the address map has its bytes side by side", "Give a view whose last stride is 1")
+        return _as_words(view, self.region, self.size)
 
     def _raw(self, local: int, name: str) -> torch.Tensor:
         """The raw buffer at the map's addresses of one layer."""

@@ -351,6 +351,17 @@ def test_tensors_of_one_group_that_overlap_are_never_right(offset):
         assert not kv.verify(cache).ok
 
 
+def test_scattered_elements_are_refused_where_words_are_narrower():
+    with kv.allocate_kv_cache(config(), "cpu") as cache:
+        view, other = cache.views["0.1"], cache.views["0.0"].view(torch.int8)
+        # One byte off, so that words are single bytes, and elements of two bytes that don't lie side by side.
+        cache.views["0.0"] = other.as_strided(other.shape, other.stride(), 1)
+        cache.views["0.1"] = view.as_strided(view.shape, (*view.stride()[:3], 2), view.storage_offset())
+        with pytest.raises(kv.LayoutError, match=r"cache.views='0.1': scatters the elements"):
+            kv.verify(cache)
+        assert int(torch.count_nonzero(cache.buffer)) == 0
+
+
 def test_many_tensors_share_their_tiles():
     one = config(blocks=300, layers=100)
     (tensor,) = one.kv_cache_tensors

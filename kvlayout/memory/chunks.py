@@ -120,7 +120,7 @@ class Chunks:
         view = self.cache.views[name]
         if view.element_size() > self.size and view.shape[3] > 1 and view.stride(3) != 1:
             # Parts of an element lie side by side and elements don't: no one stride of words says that.
-            raise LayoutError("cache.views", name, f"scatters the elements of a state, {view.stride(3)} elements apart; "
+            raise LayoutError("cache.views", name, f"scatters a state: its elements lie {view.stride(3)} apart; "
                               "the address map has its bytes side by side", "Give a view whose last stride is 1")
         return _as_words(view, self.region, self.size)
 

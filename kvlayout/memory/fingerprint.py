@@ -42,9 +42,9 @@ class Fingerprint:
         parts = self._mix(layer, batch, "page"), self._mix(0, row, "row")
         return np.atleast_1d(parts[0] ^ parts[1] ^ self._mix(head, state, "cell") ^ self._mix(0, word, "column"))
 
-    def pages(self, layer: int, count: int) -> list[int]:
-        """Return the numbers of the first ``count`` batches of a layer, as the signed words' values."""
-        return self._mix(layer, np.arange(count), "page").view(f"i{self.word_bytes}").tolist()
+    def pages(self, layers: np.ndarray, count: int, device: torch.device) -> torch.Tensor:
+        """Return [layers, count], the numbers of each layer's first batches."""
+        return to_tensor(self._mix(np.asarray(layers)[:, None], np.arange(count), "page"), device)
 
     def tile(self, rows: slice, heads: slice, states: slice, words: slice, device: torch.device) -> torch.Tensor:
         """Return [rows, heads, states, words], what is the same for every batch; rows are blocks of one."""

@@ -46,10 +46,11 @@ def owned(address_map: kv.AddressMap) -> int:
 
 
 @settings(max_examples=60)
-@given(maps(), st.sampled_from([64, 200, 1 << 20]))
-def test_every_right_cache_passes_whatever_the_chunk(address_map, chunk):
+@given(maps(), st.sampled_from([64, 200, 1 << 20]), st.sampled_from([1, 3, 1000]), st.sampled_from([1, 2, 1000]))
+def test_every_right_cache_passes_whatever_the_chunk(address_map, chunk, at_once, room):
     with pytest.MonkeyPatch.context() as patch, allocate(address_map) as cache:
-        patch.setattr(chunks, "_CHUNK_BYTES", {"cpu": chunk})
+        patch.setattr(chunks, "_BYTES", {"cpu": (chunk, at_once * chunk)})
+        patch.setattr(chunks, "_ROOM_BYTES", room * chunk)
         patch.setattr(probe, "_SCAN_BYTES", 3 * chunk)
         report = kv.verify(cache)
         assert report.ok, report.summary
@@ -380,7 +381,8 @@ def test_pages_larger_than_a_chunk_are_proven_in_parts():
         view = cache.views["0.1"]
         cache.views["0.1"] = view.as_strided(view.shape, (view.stride(0) - 1, *view.stride()[1:]))
         report = kv.verify(cache)
-        assert not report.ok and (report.mismatches[0].layer, report.mismatches[0].block) == ("0.1", 0)
+        # Which of two blocks keeps the byte that both write depends on who comes last.
+        assert not report.ok and report.mismatches[0].layer == "0.1" and report.mismatches[0].block in (0, 1)
 
 
 @pytest.mark.gpu

@@ -211,7 +211,7 @@ def test_a_write_that_can_not_be_is_refused_beside_the_button():
     shown = explorer(device="meta")
     shown.allocation.allocate.click()
     shown.allocation.poke.click()
-    assert "has no memory to write to" in shown.allocation.proof.value
+    assert "has no bytes on meta" in shown.allocation.proof.value
 
 
 def test_another_plan_than_the_allocated_one_is_said_and_replaced():

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ class Chunks:
         batch = min(blocks, max(1, most // page))
         self.prints = Fingerprint(word_bytes, batch, salt, turn)
         strides = region.geometry.strides
+        self._layers_at_once = max(1, _ROOM_BYTES // (most * word_bytes))
         # Of [layers, batches, blocks, heads, states, words], outermost first, so that a chunk is walked as it lies.
         inner = sorted((0, 2, 3, 4, 5), key=lambda axis: -strides[max(0, axis - 1)])
         self.order = 1, *inner
@@ -93,63 +95,86 @@ class Chunks:
 
     def cancel(self, count: Callable[[int], None]) -> None:
         """XOR the expected words into the buffer at the map's addresses."""
-        for _, part, tile, pages in self._walk(self._raw()):
+        for _, part, tile, numbers in self._walk(self._raw()):
             part ^= tile
-            part ^= pages
+            part ^= numbers
             count(part.numel() * self.size)
 
     def _walk(self, wholes: Iterator) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Yield (layer, part of one of ``wholes``, its tile, its pages' numbers): [batches, ...] as they lie.
+        """Yield (layer, part of one of ``wholes``, its tile, its batches' numbers): [batches, ...] as they lie.
 
-        A whole is (layer, local layers, words [layers, B, H, N, words]); tile and pages broadcast against the part.
+        A whole is (layer, local layers, words [layers, B, H, N, words]); tile and numbers broadcast against the part.
         """
         blocks, batch = self.region.geometry.shape[1], self.prints.batch
         full, rest = divmod(blocks, batch)
+        numbers = self.prints.batches(full + 1, self.cache.device)[:, None, None, None, None, None]
         for name, local, words in wholes:
             batches = words[:, :full * batch].unflatten(1, (full, batch))
-            pages = self.prints.pages(self.region.layers[local], full + 1, self.cache.device)
             for box in self._boxes:
                 at_once = max(1, self._most // math.prod((len(words), *(one.stop - one.start for one in box))))
                 for first in range(0, full, at_once):
                     some = slice(first, min(first + at_once, full))
-                    yield name, *self._chunk(batches[:, some, *box], pages[:, some], box)
+                    yield name, self._as_it_lies(batches[:, some, *box]), self._tile(local, box), numbers[some]
                 rows = slice(box[0].start, min(box[0].stop, rest))
                 if rows.start < rows.stop:
-                    last = words[:, full * batch:].unsqueeze(1)
-                    yield name, *self._chunk(last[:, :, rows, *box[1:]], pages[:, full:], (rows, *box[1:]))
+                    last = words[:, full * batch:].unsqueeze(1)[:, :, rows, *box[1:]]
+                    yield name, self._as_it_lies(last), self._tile(local, (rows, *box[1:])), numbers[full:]
 
-    def _chunk(self, part: torch.Tensor, pages: torch.Tensor, box: tuple[slice, ...]):
-        return part.permute(self.order), self._tile(box), pages[..., None, None, None, None].permute(self.order)
+    def _as_it_lies(self, part: torch.Tensor) -> torch.Tensor:
+        return part.permute(self.order)
 
-    def _tile(self, box: tuple[slice, ...]) -> torch.Tensor:
-        key = *self.order, *((one.start, one.stop) for one in box)
+    def _tile(self, local: slice, box: tuple[slice, ...]) -> torch.Tensor:
+        layers = self.region.layers[local]
+        key = *self.order, layers.tobytes(), *((one.start, one.stop) for one in box)
         if key not in self._tiles:
-            tile = self.prints.tile(*box, self.cache.device)[None, None].permute(self.order).contiguous()
+            tile = self._as_it_lies(self.prints.tile(layers, *box, self.cache.device).unsqueeze(1)).contiguous()
             if sum(one.nbytes for one in self._tiles.values()) + tile.nbytes > _TILES_BYTES:
                 self._tiles.clear()
             self._tiles[key] = tile
         return self._tiles[key]
 
     def _views(self) -> Iterator[tuple[str, slice, torch.Tensor]]:
-        """Each layer's own view, in words."""
-        for local, name in enumerate(self.region.tensor.layers):
-            view = self.cache.views[name]
-            if view.element_size() > self.size and view.shape[3] > 1 and view.stride(3) != 1:
-                # Parts of an element lie side by side and elements don't: no one stride of words says that.
-                raise LayoutError("cache.views", name, f"scatters a state: its elements lie {view.stride(3)} apart; "
-                                  "the address map has its bytes side by side", "Give a view whose last stride is 1")
-            yield name, slice(local, local + 1), _as_words(view, self.region, self.size).unsqueeze(0)
+        """The layers' own views, in words: those side by side whose views lie evenly within a block, stacked."""
+        names = self.region.tensor.layers
+        views = [self._view(name) for name in names]
+        local = 0
+        while local < len(names):
+            several, step = _evenly(views[local:local + self._layers_at_once])
+            view = views[local]
+            yield names[local], slice(local, local + several), view.as_strided(
+                (several, *view.shape), (step, *view.stride()), view.storage_offset())
+            local += several
+
+    def _view(self, name: str) -> torch.Tensor:
+        view = self.cache.views[name]
+        if view.element_size() > self.size and view.shape[3] > 1 and view.stride(3) != 1:
+            # Parts of an element lie side by side and elements don't: no one stride of words says that.
+            raise LayoutError("cache.views", name, f"scatters a state: its elements lie {view.stride(3)} apart; "
+                              "the address map has its bytes side by side", "Give a view whose last stride is 1")
+        return _as_words(view, self.region, self.size)
 
     def _raw(self) -> Iterator[tuple[str, slice, torch.Tensor]]:
-        """The buffer at the map's addresses: all layers at once where they lie within a block, else one by one."""
+        """The buffer at the map's addresses: many layers at once where they lie within a block, else one by one."""
         geometry, names = self.region.geometry, self.region.tensor.layers
         words = self.cache.buffer[:self.cache.nbytes // self.size * self.size].view(word_type(self.size))
         steps = [step // self.size for step in geometry.strides[:4]] + [max(1, geometry.strides[4] // self.size)]
         shape = geometry.shape[1:4] + (geometry.shape[4] // self.size,)
-        several = len(names) if geometry.strides[0] < geometry.strides[1] else 1
+        several = self._layers_at_once if geometry.strides[0] < geometry.strides[1] else 1
         for local in range(0, len(names), several):
             first = words.storage_offset() + geometry.offset // self.size + local * steps[0]
-            yield names[local], slice(local, local + several), words.as_strided((several, *shape), steps, first)
+            some = slice(local, min(local + several, len(names)))
+            yield names[local], some, words.as_strided((some.stop - local, *shape), steps, first)
+
+
+def _evenly(views: list[torch.Tensor]) -> tuple[int, int]:
+    """How many of the first views differ in nothing but one even step inside a block, and that step; or (1, 0)."""
+    first = views[0]
+    alike = takewhile(lambda view: (view.stride(), view.untyped_storage().data_ptr())
+                      == (first.stride(), first.untyped_storage().data_ptr()), views)
+    steps = np.diff([view.storage_offset() for view in alike]).tolist()
+    if not steps or not 0 < steps[0] < first.stride(0):
+        return 1, 0
+    return 1 + len(list(takewhile(lambda step: step == steps[0], steps))), steps[0]
 
 
 def _as_words(view: torch.Tensor, region: Region, word_bytes: int) -> torch.Tensor:
@@ -163,26 +188,26 @@ def _as_words(view: torch.Tensor, region: Region, word_bytes: int) -> torch.Tens
                            view.storage_offset() * item // word_bytes)
 
 
-def _write(part, tile, pages, library) -> Exception | None:
+def _write(part, tile, numbers, library) -> Exception | None:
     """Write a chunk's words into ``part``; return why it can't be. ``library`` is NumPy or torch, the arrays' own."""
     try:
-        library.bitwise_xor(tile, pages, out=part)
+        library.bitwise_xor(tile, numbers, out=part)
     except (RuntimeError, ValueError) as error:
         return error
     return None
 
 
-def _differs(part, tile, pages, library):
-    """Whether ``part`` isn't the chunk's words: without the tile, nothing but the pages' numbers may be left."""
+def _differs(part, tile, numbers, library):
+    """Whether ``part`` isn't the chunk's words: without the tile, nothing but the batches' numbers may be left."""
     if library is torch:
-        return (torch.bitwise_xor(part, tile) != pages).any()
+        return (torch.bitwise_xor(part, tile) != numbers).any()
     at_once = max(1, _ROOM_BYTES // part[0].nbytes)
     rest, flags = _room((min(at_once, len(part)), *part.shape[1:]), part.dtype)
     for first in range(0, len(part), at_once):
         some = slice(first, min(first + at_once, len(part)))
         count = some.stop - first
         np.bitwise_xor(part[some], tile, out=rest[:count])
-        if np.not_equal(rest[:count], pages[some], out=flags[:count]).any():
+        if np.not_equal(rest[:count], numbers[some], out=flags[:count]).any():
             return True
     return False
 

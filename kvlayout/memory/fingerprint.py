@@ -1,8 +1,8 @@
 """Words that say whose bytes they are: a random-looking number for each (layer, block, head slot, state, word).
 
-It is separable: blocks are counted in batches of ``batch``, and a word is ``page(layer, batch number)`` XORed with a
-tile that is the same for every layer and batch. So a whole chunk is one tile and one number. A word has at most 8
-bytes, and fewer where an offset or a stride asks for it.
+It is separable: blocks are counted in batches of ``batch``, and a word is its batch's number XORed with a tile that
+is the same for every batch. So a whole chunk is one tile and one number a batch. A word has at most 8 bytes, and
+fewer where an offset or a stride asks for it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 
 _TYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_KEYS = {"page": 0x9E3779B97F4A7C15, "row": 0xD6E8FEB86659FD93, "cell": 0xC2B2AE3D27D4EB4F,
-         "column": 0x165667B19E3779F9}
+_KEYS = {"batch": 0x9E3779B97F4A7C15, "layer": 0xA0761D6478BD642F, "row": 0xD6E8FEB86659FD93,
+         "cell": 0xC2B2AE3D27D4EB4F, "column": 0x165667B19E3779F9}
 NEEDED_BYTES = 4  # of a fingerprint, taken together over the passes, so that all pages are told apart
 
 
@@ -39,20 +39,22 @@ class Fingerprint:
     def words(self, layer: int, block: int, head: int, state: int, word: int) -> np.ndarray:
         """Return the unsigned word of one coordinate, as an array of one item."""
         batch, row = divmod(block, self.batch)
-        parts = self._mix(layer, batch, "page"), self._mix(0, row, "row")
-        return np.atleast_1d(parts[0] ^ parts[1] ^ self._mix(head, state, "cell") ^ self._mix(0, word, "column"))
+        parts = self._mix(0, batch, "batch"), self._mix(0, layer, "layer"), self._mix(0, row, "row")
+        return np.atleast_1d(parts[0] ^ parts[1] ^ parts[2] ^ self._mix(head, state, "cell")
+                             ^ self._mix(0, word, "column"))
 
-    def pages(self, layers: np.ndarray, count: int, device: torch.device) -> torch.Tensor:
-        """Return [layers, count], the numbers of each layer's first batches."""
-        return to_tensor(self._mix(np.asarray(layers)[:, None], np.arange(count), "page"), device)
+    def batches(self, count: int, device: torch.device) -> torch.Tensor:
+        """Return [count], the numbers of the first batches."""
+        return to_tensor(self._mix(0, np.arange(count), "batch"), device)
 
-    def tile(self, rows: slice, heads: slice, states: slice, words: slice, device: torch.device) -> torch.Tensor:
-        """Return [rows, heads, states, words], what is the same for every batch; rows are blocks of one."""
+    def tile(self, layers: np.ndarray, rows: slice, heads: slice, states: slice, words: slice,
+             device: torch.device) -> torch.Tensor:
+        """Return [layers, rows, heads, states, words], what is the same for every batch; rows are blocks of one."""
         row, head, state, word = (np.arange(one.start, one.stop) for one in (rows, heads, states, words))
-        parts = (self._mix(0, row, "row")[:, None, None, None],
-                 self._mix(head[:, None], state, "cell")[None, ..., None], self._mix(0, word, "column"))
-        first, second, third = (to_tensor(part, device) for part in parts)
-        return first ^ second ^ third
+        parts = (self._mix(0, layers, "layer")[:, None] ^ self._mix(0, row, "row"),
+                 self._mix(head[:, None], state, "cell")[..., None] ^ self._mix(0, word, "column"))
+        outer, inner = (to_tensor(part, device) for part in parts)
+        return outer[..., None, None, None] ^ inner
 
     def _mix(self, high, low, key: str) -> np.ndarray:
         """A 64-bit hash (splitmix64) of two numbers, cut down to a word; the high one stays below 2^24."""

@@ -128,6 +128,22 @@ def test_two_layers_with_one_place_are_caught():
         assert report.map.wrong_bytes[1].sum() == 0
 
 
+@pytest.mark.parametrize("order", [(3, 2, 1, 0), (2, 3, 0, 1), (1, 2, 3, 0), (0, 2, 1, 3)])
+@pytest.mark.parametrize("layout", kv.KVCacheLayout.__members__)
+def test_layers_that_have_changed_places_are_caught(layout, order):
+    """Views that lie evenly are written as one; where they lie is still their own word, not the map's."""
+    with kv.allocate_kv_cache(config(layout, layers=4), "cpu") as cache:
+        views = list(cache.views.values())
+        for name, place in zip(list(cache.views), order):
+            cache.views[name] = views[place]
+        report = kv.verify(cache)
+        assert not report.ok
+        moved = [layer for layer, place in enumerate(order) if layer != place]
+        assert np.flatnonzero(report.map.wrong_bytes.sum(axis=1)).tolist() == moved
+        first = report.mismatches[0]
+        assert order[int(first.written_by[0][2:])] == int(first.layer[2:])
+
+
 def test_a_view_that_writes_into_padding_is_caught_there():
     spec = kv.FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=64, dtype="bfloat16", page_size_padded=8192)
     with kv.allocate_kv_cache(config(spec=spec, layers=1), "cpu") as cache:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvlayout.arrays import integers
 from kvlayout.config import KVCacheConfig, KVCacheTensor
-from kvlayout.errors import LayoutError, check_int
+from kvlayout.errors import LayoutError, check_int, check_type
 from kvlayout.interior import Interior
 from kvlayout.layout import KVCacheLayout, as_layout
 from kvlayout.region import Region, make_regions
@@ -90,6 +91,7 @@ class AddressMap:
         kernel_block_sizes: Sequence[int | None] | None = None,
         interiors: dict[str, Interior] | None = None,
     ):
+        check_type("kv_cache_config", kv_cache_config, KVCacheConfig)
         self.config = kv_cache_config
         self.layout = as_layout(kv_cache_config.kv_cache_layout if layout is None else layout)
         self.size_bytes = kv_cache_config.size_bytes
@@ -154,7 +156,7 @@ class AddressMap:
         arrays; all are broadcast. Raises LayoutError naming the coordinate that is out of range.
         """
         layer = self.layer_index(layer) if isinstance(layer, str) else layer
-        index = [_integers(name, value) for name, value in
+        index = [integers(name, value) for name, value in
                  zip(("layer", "block", "head", "state", "byte"), (layer, block, head, state, byte))]
         _check_range("layer", index[0], len(self.layers))
         extents, strides = self._extents[index[0]], self._strides[index[0]]
@@ -195,7 +197,7 @@ class AddressMap:
         """Return the owners in ``group`` of an integer array of byte offsets (any shape), as int32 arrays."""
         if not 0 <= check_int("group", group, minimum=0) < max(1, len(self.config.kv_cache_groups)):
             raise LayoutError("group", group, f"must be below the {len(self.config.kv_cache_groups)} groups")
-        offsets = _integers("offsets", offsets)
+        offsets = integers("offsets", offsets)
         flat = np.ascontiguousarray(offsets).reshape(-1)
         axes = [np.empty(len(flat), dtype=np.int32) for _ in range(5)]
         tensor = np.full(len(flat), -1, dtype=np.int32)
@@ -270,7 +272,7 @@ class AddressMap:
                 if choice is None or (local is not None and len(local) == 0):
                     chosen.append(None)
                     continue
-                indices = np.unique(np.atleast_1d(_integers(name, choice)))
+                indices = np.unique(np.atleast_1d(integers(name, choice)))
                 _check_range(name, indices, region.geometry.shape[axis])
                 chosen.append(indices)
             starts, length = region.runs(chosen, _MOST_RUNS)
@@ -291,15 +293,6 @@ class AddressMap:
     def tensor(self, index: int) -> KVCacheTensor:
         """Return the config's tensor of that index."""
         return self.config.kv_cache_tensors[index]
-
-
-def _integers(name: str, value: object) -> np.ndarray:
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu":
-        if array.size:
-            raise LayoutError(name, value, "must be whole numbers")
-        array = array.astype(np.int64)
-    return array.astype(np.int64, copy=False)
 
 
 def _check_range(name: str, index: np.ndarray, extent) -> None:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from kvlayout.capture.config_json import config_from_dict, config_to_dict
+from kvlayout.capture.files import FORMAT, check_format, read_json
 from kvlayout.capture.fitting import fitting_layouts
 from kvlayout.capture.objects import as_config
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
-from kvlayout.errors import LayoutError, check_int
+from kvlayout.errors import LayoutError, check_int, errors_in
 from kvlayout.layout import KVCacheLayout, layout_from_name
-from kvlayout.selection import Selection, decode_json
+from kvlayout.selection import Selection
 from kvlayout.spec import AttentionSpec, EncoderOnlyAttentionSpec
 from kvlayout.steps import Resolution, Step
 from kvlayout.versions import VLLM_VERSIONS
@@ -40,11 +41,7 @@ def captured_selection(subject: object, **choices: object) -> Selection:
     dump), that dict, or the path of such a file. LayoutError for anything else.
     """
     if isinstance(subject, str | Path):
-        try:
-            subject = decode_json(Path(subject).read_bytes(), str(subject))
-        except OSError as error:
-            raise LayoutError("path", str(subject), f"can't be read: {error.strerror}",
-                              "Give a capture's JSON file") from error
+        subject = read_json(subject)
     elif hasattr(subject, "to_dict"):
         subject = subject.to_dict()
     elif not isinstance(subject, Mapping):
@@ -52,7 +49,7 @@ def captured_selection(subject: object, **choices: object) -> Selection:
     if not is_captured(subject):
         raise LayoutError("subject", list(subject) if isinstance(subject, Mapping) else subject, "is not a capture",
                           f"Give a KVCacheConfig, or JSON with the key {CONFIG!r}")
-    model = json.loads(json.dumps({"kvlayout": 1, **subject}))
+    model = json.loads(json.dumps({"kvlayout": FORMAT, **subject}))
     if model.get("vllm_version") in VLLM_VERSIONS:
         choices = {"vllm_version": model["vllm_version"], **choices}
     if "machine" in model:
@@ -85,7 +82,9 @@ class Capture:
 def read_capture(selection: Selection) -> Capture:
     """Return what ``selection``'s captured config says; LayoutError for a choice that it doesn't leave open."""
     _check_choices(selection)
-    config = config_from_dict(selection.model[CONFIG])
+    check_format({"kvlayout": FORMAT, **selection.model})
+    with errors_in(CONFIG):
+        config = config_from_dict(selection.model[CONFIG])
     resolution = _layout(config, selection.layout)
     return Capture(replace(config, kv_cache_layout=resolution.layout.name), resolution, _backends(selection, config),
                    _kernel_block_sizes(selection, config))

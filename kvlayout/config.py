@@ -5,11 +5,21 @@ Field names and order are those of vLLM 0.33.0 (``vllm/v1/kv_cache_interface.py`
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from kvlayout.errors import LayoutError, check_int
 from kvlayout.spec import KVCacheSpec, layer_specs
 from kvlayout.spec_io import as_spec
+
+
+def _tuple_of(argument: str, values: object, kind: type) -> tuple:
+    """Return ``values`` as a tuple; LayoutError unless it is a collection of ``kind``."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Collection) \
+            or not all(isinstance(one, kind) for one in values):
+        names = "names" if kind is str else f"{kind.__name__} objects"
+        raise LayoutError(argument, values, f"must be a list of {names}")
+    return tuple(values)
 
 
 @dataclass(frozen=True)
@@ -27,11 +37,9 @@ class KVCacheTensor:
     offset: int = 0
 
     def __post_init__(self):
-        if isinstance(self.layers, str) or not all(isinstance(name, str) for name in self.layers):
-            raise LayoutError("layers", self.layers, "must be a list of layer names")
-        object.__setattr__(self, "layers", tuple(self.layers))
+        object.__setattr__(self, "layers", _tuple_of("layers", self.layers, str))
         for name in ("size", "layer_stride", "block_stride", "offset"):
-            check_int(name, getattr(self, name), minimum=0)
+            object.__setattr__(self, name, check_int(name, getattr(self, name), minimum=0))
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class KVCacheGroupSpec:
     kv_cache_spec: KVCacheSpec
 
     def __post_init__(self):
-        object.__setattr__(self, "layer_names", tuple(self.layer_names))
+        object.__setattr__(self, "layer_names", _tuple_of("layer_names", self.layer_names, str))
         object.__setattr__(self, "kv_cache_spec", as_spec(self.kv_cache_spec, "kv_cache_spec"))
 
     @property
@@ -66,9 +74,9 @@ class KVCacheConfig:
     kv_cache_layout: str | None = None
 
     def __post_init__(self):
-        check_int("num_blocks", self.num_blocks, minimum=0)
-        object.__setattr__(self, "kv_cache_tensors", tuple(self.kv_cache_tensors))
-        object.__setattr__(self, "kv_cache_groups", tuple(self.kv_cache_groups))
+        object.__setattr__(self, "num_blocks", check_int("num_blocks", self.num_blocks, minimum=0))
+        for name, kind in (("kv_cache_tensors", KVCacheTensor), ("kv_cache_groups", KVCacheGroupSpec)):
+            object.__setattr__(self, name, _tuple_of(name, getattr(self, name), kind))
 
     @property
     def size_bytes(self) -> int:

@@ -51,6 +51,13 @@ def check_int(argument: str, value: object, *, minimum: int) -> int:
     return number
 
 
+def check_type(argument: str, value: object, kind: type) -> None:
+    """Raise a LayoutError naming ``argument`` unless ``value`` is a ``kind``."""
+    if not isinstance(value, kind):
+        raise LayoutError(argument, value, f"must be {'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}, "
+                          f"not {type(value).__name__}")
+
+
 @contextmanager
 def errors_in(where: str) -> Iterator[None]:
     """Put ``where`` in front of the argument of each LayoutError raised inside: "kv_cache_groups[1].head_size"."""

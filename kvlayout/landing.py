@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvlayout.address import AddressMap
-from kvlayout.errors import LayoutError
+from kvlayout.arrays import integers
+from kvlayout.errors import LayoutError, check_type
 from kvlayout.finding import Finding
 from kvlayout.landing_findings import findings_of
 from kvlayout.region import Region
@@ -88,7 +89,7 @@ class Landing:
         if what not in _COLUMNS:
             raise LayoutError("what", what, "is not a column of a landing", f"Use one of {', '.join(_COLUMNS)}")
         # Counted in sorted columns, then put into the order that was asked for.
-        columns, place = np.unique(self.blocks if blocks is None else np.asarray(blocks, dtype=np.int64),
+        columns, place = np.unique(self.blocks if blocks is None else integers("blocks", blocks, ndim=1),
                                    return_inverse=True)
         found = np.zeros((len(self.layers), len(columns)), dtype=np.int64)
         here = np.isin(self.block, columns)
@@ -145,17 +146,19 @@ def land(
 
 
 def _check(address_map, changes, predictions, rewritten) -> None:
+    check_type("address_map", address_map, AddressMap)
+    check_type("changes", changes, Changes)
     if changes.size_bytes < address_map.end_of_use:
         raise LayoutError("changes", f"{changes.size_bytes:,} bytes", "are of another cache: the address map uses "
                           f"{address_map.end_of_use:,} bytes", "Take both snapshots of the cache that the map is of")
-    if isinstance(predictions, Prediction) or not all(isinstance(one, Prediction) for one in predictions):
+    if not isinstance(predictions, Sequence) or not all(isinstance(one, Prediction) for one in predictions):
         raise LayoutError("predictions", predictions, "must be a sequence of Predictions", "Put it into a list")
     for one in predictions:
         for layer in one.layers.tolist() if len(one.block) else ():
             if 0 not in address_map.shape(layer):
                 address_map.offset(layer, one.block, 0, one.state)
     if rewritten is not None:
-        rows = np.asarray(rewritten)
+        rows = integers("rewritten", rewritten)
         if rows.ndim != 2 or rows.shape[1] != 4:
             raise LayoutError("rewritten", rows.shape, "must be rows (layer, block, head, state)",
                               "Give what rewritten_states returned")

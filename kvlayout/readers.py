@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvlayout.address import AddressMap, Owner
+from kvlayout.arrays import integers
 from kvlayout.errors import LayoutError, check_int
 from kvlayout.layout import KVCacheLayout, as_layout
 from kvlayout.placement import get_kv_cache_config_from_groups
@@ -121,10 +122,10 @@ class WrongReader:
 
 
 def _indices(name: str, values: object) -> np.ndarray:
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.size and (array.dtype.kind not in "iu" or array.min() < 0)):
-        raise LayoutError(name, values, "must be a row of whole numbers of at least 0", "Give a list, such as [0, 1]")
-    return array.astype(np.int64)
+    array = integers(name, values, ndim=1)
+    if array.size and array.min() < 0:
+        raise LayoutError(name, values, "must be at least 0")
+    return array
 
 
 def compare_readers(plan: Plan, layout: KVCacheLayout | str) -> WrongReader:

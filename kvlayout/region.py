@@ -127,12 +127,17 @@ def make_regions(
     """Return one region a tensor; LayoutError where a tensor's layers are unknown, repeated or of several specs."""
     if kernel_block_sizes is None:
         kernel_block_sizes = [None] * len(config.kv_cache_groups)
-    if len(kernel_block_sizes) != len(config.kv_cache_groups):
-        raise LayoutError("kernel_block_sizes", list(kernel_block_sizes),
-                          f"must be one for each of the {len(config.kv_cache_groups)} groups")
+    if not isinstance(kernel_block_sizes, Sequence) or len(kernel_block_sizes) != len(config.kv_cache_groups):
+        raise LayoutError("kernel_block_sizes", kernel_block_sizes,
+                          f"must be a list of one for each of the {len(config.kv_cache_groups)} groups")
+    if not isinstance(interiors, dict) or not all(isinstance(one, Interior) for one in interiors.values()):
+        raise LayoutError("interiors", interiors, "must be a dict {layer: Interior}", "Give plan.interiors")
     specs, groups = config.layer_specs, {}
     for index, group in enumerate(config.kv_cache_groups):
-        groups.update(dict.fromkeys(group.layer_names, index))
+        for name in group.layer_names:
+            if name in groups:
+                raise LayoutError("kv_cache_groups", name, "is named twice", "A layer is in one group, once")
+            groups[name] = index
     regions, seen = [], set()
     for index, tensor in enumerate(config.kv_cache_tensors):
         for name in tensor.layers:

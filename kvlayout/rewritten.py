@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvlayout.address import AddressMap
+from kvlayout.errors import check_type
 from kvlayout.slot_mapping import Prediction
 from kvlayout.snapshot import Changes, Snapshot
 
@@ -23,6 +24,9 @@ def rewritten_states(address_map: AddressMap, before: Snapshot, changes: Changes
     int64 rows (layer, block, head, state). Whether such a state was written again with equal bytes, or not at all,
     its bytes can't tell; one that held zeros and didn't change isn't among them.
     """
+    for name, value, kind in (("address_map", address_map, AddressMap), ("before", before, Snapshot),
+                              ("changes", changes, Changes), ("predictions", predictions, Sequence)):
+        check_type(name, value, kind)
     rows = [np.zeros((0, 4), dtype=np.int64)]
     for one in predictions:
         for layer in one.layers.tolist():

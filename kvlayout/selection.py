@@ -12,6 +12,10 @@ from kvlayout.facts.machine import Machine
 from kvlayout.layout import layout_from_name
 from kvlayout.versions import NEWEST, VLLM_VERSIONS
 
+# Each with the least that it may be.
+_WHOLE_NUMBERS = {"tp_size": 1, "pp_size": 1, "pp_rank": 0, "block_size": 1, "kernel_block_size": 1,
+                  "max_model_len": 1, "num_blocks": 0, "available_memory": 0}
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -56,18 +60,14 @@ class Selection:
     vllm_version: str = NEWEST
 
     def __post_init__(self):
-        for name in ("tp_size", "pp_size"):
-            check_int(name, getattr(self, name), minimum=1)
-        for name in ("block_size", "kernel_block_size", "max_model_len"):
-            if getattr(self, name) is not None:
-                check_int(name, getattr(self, name), minimum=1)
-        for name in ("num_blocks", "available_memory"):
-            if getattr(self, name) is not None:
-                check_int(name, getattr(self, name), minimum=0)
+        for name, minimum in _WHOLE_NUMBERS.items():
+            value = getattr(self, name)
+            if value is not None or name in ("tp_size", "pp_size", "pp_rank"):
+                object.__setattr__(self, name, check_int(name, value, minimum=minimum))
         if self.num_blocks is not None and self.available_memory is not None:
             raise LayoutError("available_memory", self.available_memory,
                               f"can't be given together with num_blocks={self.num_blocks}", "Give one of the two")
-        if not 0 <= check_int("pp_rank", self.pp_rank, minimum=0) < self.pp_size:
+        if self.pp_rank >= self.pp_size:
             raise LayoutError("pp_rank", self.pp_rank, f"must be below pp_size={self.pp_size}")
         for name in ("layout", "requested"):
             if getattr(self, name) is not None:

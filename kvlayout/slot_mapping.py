@@ -12,7 +12,8 @@ from fractions import Fraction
 import numpy as np
 
 from kvlayout.address import AddressMap
-from kvlayout.errors import LayoutError, check_int
+from kvlayout.arrays import integers
+from kvlayout.errors import LayoutError, check_int, check_type
 from kvlayout.spec import AttentionSpec, KVCacheSpec, layer_specs
 
 NULL_BLOCK = 0
@@ -57,7 +58,7 @@ def slots_of(block_table, positions, block_size: int) -> np.ndarray:
     ``block_table``: the group's block ids of that request, in order; ``block_size`` in tokens.
     """
     check_int("block_size", block_size, minimum=1)
-    table, positions = np.asarray(block_table, dtype=np.int64), np.asarray(positions, dtype=np.int64)
+    table, positions = integers("block_table", block_table, ndim=1), integers("positions", positions, ndim=1)
     index, row = np.divmod(positions, block_size)
     if len(positions) and (positions.min() < 0 or index.max() >= len(table)):
         wrong = int(positions.min() if positions.min() < 0 else positions.max())
@@ -73,6 +74,7 @@ def predict(address_map: AddressMap, group: int, slots=None, *, blocks=None) -> 
     ``blocks`` instead of slots: all states of those blocks, for a group that keeps one state a block (Mamba).
     Raises LayoutError for a slot or block outside the pool, and for slots of a group that has none.
     """
+    check_type("address_map", address_map, AddressMap)
     check_int("group", group, minimum=0)
     groups = address_map.config.kv_cache_groups
     if group >= len(groups):
@@ -85,7 +87,7 @@ def predict(address_map: AddressMap, group: int, slots=None, *, blocks=None) -> 
         return Prediction(group, layers, np.zeros(0, np.int64), np.zeros(0, np.int64))
     extents = address_map.shape(int(layers[0]))
     if blocks is not None:
-        block = np.unique(np.asarray(blocks, dtype=np.int64))
+        block = np.unique(integers("blocks", blocks))
         null, block = int((block == NULL_BLOCK).sum()), block[block != NULL_BLOCK]
         _check("blocks", block, extents[0])
         return Prediction(group, layers, np.repeat(block, extents[2]), np.tile(np.arange(extents[2]), len(block)),
@@ -95,7 +97,7 @@ def predict(address_map: AddressMap, group: int, slots=None, *, blocks=None) -> 
         raise LayoutError("slots", group, f"{type(spec).__name__} keeps one state a block and has no slots",
                           "Give blocks=, the request's block table")
     size = (address_map.kernel_block_sizes or [None] * len(groups))[group] or spec.block_size
-    slots = np.asarray(slots, dtype=np.int64).ravel()
+    slots = integers("slots", slots).ravel()
     slots = slots[slots >= 0]
     _check("slots", slots, extents[0] * size)
     is_null = slots // spec.block_size == NULL_BLOCK

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from kvlayout.errors import LayoutError, check_int
+from kvlayout.errors import LayoutError, check_int, check_type
 
 GRANULE_BYTES = 4096
 _BATCH = 1024  # granules that are compared at once
@@ -142,6 +142,8 @@ class Changes:
 
 def changed(before: Snapshot, after: Snapshot) -> Changes:
     """Return which bytes differ between two snapshots of one allocation; LayoutError where they don't fit."""
+    check_type("before", before, Snapshot)
+    check_type("after", after, Snapshot)
     if (before.size_bytes, before.granule_bytes) != (after.size_bytes, after.granule_bytes):
         raise LayoutError("after", (after.size_bytes, after.granule_bytes), "must have the size and granules of "
                           f"before, {before.size_bytes:,} and {before.granule_bytes:,} bytes",

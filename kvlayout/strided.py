@@ -7,11 +7,15 @@ of every layout that vLLM plans. The inverse of a nested set is a chain of divis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
+from kvlayout.errors import LayoutError
+
+_MOST_RUNS = 1 << 22  # of each of two sets that are compared run by run
 _CHUNK = 1 << 15  # addresses handled at a time, so that the chain's temporaries stay in the cache
 
 
@@ -53,6 +57,11 @@ class StridedSet:
     def run_length(self) -> int:
         """Bytes of one maximal contiguous run."""
         return 0 if self.is_empty else self._tail[1]
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs of :attr:`run_length` there are."""
+        return 0 if self.is_empty else math.prod(self.extents[axis] for axis in self.walk[:self._tail[0]])
 
     @property
     def is_dense(self) -> bool:
@@ -192,7 +201,12 @@ def first_shared(a: StridedSet, b: StridedSet) -> int | None:
             return found if found is not None and found < run.end else None
     if a.walk and b.walk and a.strides[a.walk[0]] == b.strides[b.walk[0]] and a.is_nested and b.is_nested:
         return _first_shared_by_period(a, b)
-    # No common period: compare run by run.
+    a, b = _one_period(a, b)
+    if a.is_empty or b.is_empty:
+        return None
+    if max(a.num_runs, b.num_runs) > _MOST_RUNS:
+        raise LayoutError("kv_cache_tensors", f"{a.num_runs:,} and {b.num_runs:,} runs", "are too many to say "
+                          f"whether they share a byte; at most {_MOST_RUNS:,} are compared", "Plan fewer blocks")
     starts_a, length_a = a.runs([None] * len(a.extents))
     starts_b, length_b = b.runs([None] * len(b.extents))
     starts_a, starts_b = np.sort(starts_a), np.sort(starts_b)
@@ -205,6 +219,27 @@ def first_shared(a: StridedSet, b: StridedSet) -> int | None:
         return None
     hit = hits[0]
     return int(starts_a[hit]) if before[hit] else int(starts_b[behind[hit]])
+
+
+def _one_period(a: StridedSet, b: StridedSet) -> tuple[StridedSet, StridedSet]:
+    """The steps of both outer axes amid which two nested sets meet first, if they meet at all.
+
+    From where both have begun on, what they do repeats with the least common multiple of their outer strides.
+    """
+    if not (a.walk and b.walk and a.is_nested and b.is_nested):
+        return a, b
+    begin = max(a.offset, b.offset)
+    end = begin + math.lcm(a.strides[a.walk[0]], b.strides[b.walk[0]])
+    return _amid(a, begin, end), _amid(b, begin, end)
+
+
+def _amid(s: StridedSet, begin: int, end: int) -> StridedSet:
+    """The outer steps of a nested set that reach between two addresses."""
+    axis = s.walk[0]
+    stride, extents = s.strides[axis], list(s.extents)
+    first = max(0, (begin - s.offset) // stride - 1)
+    extents[axis] = max(0, min(extents[axis], (end - s.offset) // stride + 1) - first)
+    return StridedSet(s.offset + first * stride, extents, s.strides)
 
 
 def _first_shared_by_period(a: StridedSet, b: StridedSet) -> int | None:

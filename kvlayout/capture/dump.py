@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from kvlayout.capture.config_json import check_object, config_from_dict, config_to_dict
-from kvlayout.capture.files import FORMAT, read_json, write_json
+from kvlayout.capture.files import FORMAT, check_format, read_json, write_json
 from kvlayout.config import KVCacheConfig
 from kvlayout.errors import LayoutError, errors_in
 from kvlayout.facts.backends import get_backend
@@ -124,6 +124,7 @@ class RankDump:
     def from_dict(cls, data: object) -> RankDump:
         """Return the dump of such a dict; LayoutError naming the key for one that is missing, unknown or odd."""
         check_object(data, "dump", _KEYS, _KEYS)
+        check_format(data)
         parts = {}
         for name, kind in _KINDS.items():
             try:
@@ -156,7 +157,10 @@ def load_ranks(folder: str | os.PathLike) -> list[RankDump]:
 
     Raises LayoutError where the folder holds none, or one that can't be read.
     """
-    paths = sorted(Path(folder).glob("rank-*.json"))
+    try:
+        paths = sorted(Path(folder).glob("rank-*.json"))
+    except (OSError, TypeError, ValueError) as error:
+        raise LayoutError("folder", folder, f"can't be read: {error}", "Give a folder's path") from error
     if not paths:
         raise LayoutError("folder", str(folder), "holds no rank-N.json",
                           "Start vLLM with KVLAYOUT_DUMP set to this folder, kvlayout being installed beside it")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from kvlayout.capture.config_json import config_from_dict, config_to_dict
@@ -40,17 +41,25 @@ def config_from_dict_in(data: object, source: str) -> KVCacheConfig:
             shown = sorted(data) if isinstance(data, dict) else type(data).__name__
             raise LayoutError("keys", shown, "are not those of a captured config, kvlayout and kv_cache_config",
                               "Write the file with kvlayout.capture.save; pasted text goes to kvlayout.capture.parse")
-        if data["kvlayout"] != FORMAT or isinstance(data["kvlayout"], bool):
-            raise LayoutError("kvlayout", data["kvlayout"], f"is not the format that this release reads, {FORMAT}")
+        check_format(data)
         return config_from_dict(data["kv_cache_config"])
+
+
+def check_format(data: Mapping) -> None:
+    """Raise LayoutError unless the decoded JSON is of the format that this release reads."""
+    found = data.get("kvlayout")
+    if found != FORMAT or isinstance(found, bool):
+        raise LayoutError("kvlayout", found, f"is not the format that this release reads, {FORMAT}",
+                          "Open it with the release that wrote it")
 
 
 def read_json(path: str | os.PathLike) -> object:
     """Return the decoded JSON of a file; LayoutError naming the file where it can't be read or is not JSON."""
     try:
         text = Path(path).read_bytes()
-    except OSError as error:
-        raise LayoutError("path", str(path), f"can't be read: {error.strerror or error}") from error
+    except (OSError, TypeError, ValueError) as error:  # the last two: no path at all, or one with a NUL in it
+        raise LayoutError("path", path, f"can't be read: {getattr(error, 'strerror', None) or error}",
+                          "Give a file's path") from error
     return decode_json(text, str(path))
 
 
@@ -60,7 +69,11 @@ def write_json(data: object, path: str | os.PathLike) -> None:
     Raises LayoutError naming the path where it can't be written; no part of a file stays then.
     """
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
-    target = Path(os.path.realpath(path))
+    try:
+        target = Path(os.path.realpath(path))
+        target.with_name(f".{target.name}")
+    except (OSError, TypeError, ValueError) as error:
+        raise LayoutError("path", path, f"can't be written: {error}", "Give a file's path") from error
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with open(part, "w", encoding="utf-8") as out:

@@ -31,15 +31,15 @@ _PATTERNS = {
     "kv_cache_size": rf"(?P<device>[A-Z]{{3,5}})KVcachesize:(?P<tokens>{_N})tokens",
     "maximum_concurrency": rf"Maximumconcurrencyfor(?P<tokens>{_N})tokensperrequest:(?P<times>{_N})x",
     "available_kv_cache_memory": rf"AvailableKVcachememory:(?P<gib>-?{_N})GiB",
-    "kv_cache_memory_needed": rf"\(?(?P<needed_gib>{_N})GiBKVcacheisneeded,whichislargerthantheavailableKVcache"
-                              rf"memory\((?P<available_gib>{_N})GiB\)",
+    "kv_cache_memory_needed": rf"(?<![\d,.])(?P<needed_gib>{_N})GiBKVcacheisneeded,whichislargerthantheavailable"
+                              rf"KVcachememory\((?P<available_gib>{_N})GiB\)",
     "attention_block_size": rf"Settingattentionblocksizeto(?P<tokens>{_N})tokens",
     "mamba_page_padding": rf"Paddingmambapagesizeby(?P<percent>{_N})%",
     "num_gpu_blocks_override": rf"Overridingnum_gpu_blocks=(?P<num_gpu_blocks>{_N})with"
                                rf"num_gpu_blocks_override=(?P<override>{_N})",
     "num_gpu_blocks": rf"\#?GPUblocks:(?P<num_gpu_blocks>{_N})(?:,\#?CPUblocks:(?P<num_cpu_blocks>{_N}))?",
     "kv_cache_layout": rf"Using(?P<layout>{_LAYOUT})KVcachelayout(?:for(?P<backend>[A-Z][A-Z0-9_]*)backend)?",
-    "connector_layout": rf"(?P<connector>[A-Z]\w*)settingKVcachelayoutto(?P<layout>{_LAYOUT})for",
+    "connector_layout": rf"(?P<connector>[A-Z]\w{{0,80}})settingKVcachelayoutto(?P<layout>{_LAYOUT})for",
     "requested_layout": rf"VLLM_KV_CACHE_LAYOUT['\"]?[=:]['\"]?(?P<layout>{_LAYOUT})",
     "registered_kv_caches": rf"RegisteringKV_?Caches[:.]use_mla:(?P<use_mla>True|False)"
                             rf"(?:,num_blocks:(?P<num_blocks>\d+))?(?:,block_shape:(?P<block_shape>{_LIST}))?"
@@ -51,7 +51,7 @@ _PATTERNS = {
 }
 _FACT = re.compile("|".join(f"(?P<_{kind}>{re.sub(r'[(][?]P<(?!_)', f'(?P<{kind}__', pattern)})"
                             for kind, pattern in _PATTERNS.items()))
-_REPR = re.compile(r"KVCache\w+\(|Spec\w*\(")
+_REPR = re.compile(r"KVCache\w{1,80}\(|Spec\w{0,80}\(")
 _SPACE = re.compile(r"\s+")
 
 

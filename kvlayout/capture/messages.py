@@ -12,6 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[[0-9;]{1,5}m(?=[(\w])")
+_HUGE_ENTITY = re.compile(r"&#[xX]?[0-9a-fA-F]{9,};?")  # no character's, and more digits than an int is made of
 _QUOTE = re.compile(r"\s*(?:>\s?)+")
 # What may stand in front of a line, in any order and number.
 _CONTAINER = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?:\s+std(?:out|err)\s+[FP])?"
@@ -57,7 +58,7 @@ def split_messages(text: str) -> list[Message]:
     A line without any prefix continues the message before it.
     """
     if "&lt;" in text or "&gt;" in text or "&#" in text:
-        text = html.unescape(text)
+        text = html.unescape(_HUGE_ENTITY.sub("", text))
     messages: list[Message] = []
     current: dict[str | None, Message] = {}
     last = None

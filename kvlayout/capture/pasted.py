@@ -17,7 +17,9 @@ from kvlayout.spec import KVCacheSpec
 from kvlayout.spec_io import SPEC_TYPES
 
 _KNOWN = {"KVCacheConfig", "KVCacheTensor", "KVCacheGroupSpec", *SPEC_TYPES}
-_CALL = re.compile(r"(?:(?P<quote>['\"])(?P<key>[^'\"]+)(?P=quote)\s*:\s*)?(?P<name>[^\W\d][\w.]*)\(")
+# A name is looked for where a run of its characters begins, and is taken whole, so that no text takes long.
+_CALL = re.compile(r"(?:(?P<quote>['\"])(?P<key>[^'\"]+)(?P=quote)\s*:\s*)?"
+                   r"(?<![\w.])[\d.]*+(?P<name>[^\W\d][\w.]*+)\(")
 
 
 @dataclass(frozen=True)

@@ -138,8 +138,8 @@ class Reader:
                 data[name] = self._spec_dicts(value, f"{path}.{name}")
             elif name == "block_stride_alignment" and isinstance(value, Opaque):
                 self._keep_unknown(call, name, value)
-            elif name == "kv_quant_mode" and mode_name(value) not in KVQuantMode.__members__ \
-                    and isinstance(value, (EnumMember, Name)):
+            elif name == "kv_quant_mode" and isinstance(value, (EnumMember, Name)) \
+                    and mode_name(value) not in KVQuantMode.__members__:
                 self._keep_unknown(call, name, value)  # a mode changes no size by itself
             else:
                 found = mode_name(value) if name == "kv_quant_mode" else plain(value)

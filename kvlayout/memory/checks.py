@@ -19,6 +19,13 @@ def check_bytes(cache: KVCache) -> None:
         raise LayoutError("cache", cache, "was freed, so it has no bytes", "Allocate it again")
     if cache.device.type == "meta":
         raise LayoutError("cache", cache, "has no bytes on meta", "Allocate it on cpu or a CUDA device")
+    buffer = cache.buffer
+    if type(buffer) is not torch.Tensor or buffer.dtype != torch.int8 or buffer.dim() != 1 \
+            or not buffer.is_contiguous() or buffer.numel() != cache.nbytes:
+        raise LayoutError("cache.buffer", type(buffer).__name__, f"must be a flat int8 tensor of {cache.nbytes:,} "
+                          "bytes", "Leave it as it was allocated")
+    if not isinstance(cache.views, dict):
+        raise LayoutError("cache.views", cache.views, "must be a dict {layer: view}", "Leave it as it was allocated")
     missing = [name for name in cache.address_map.layers if name not in cache.views]
     if missing:
         raise LayoutError("cache.views", missing[0], "has no view, though it is a layer of the config",

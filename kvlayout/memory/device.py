@@ -16,7 +16,7 @@ def as_device(device: object) -> torch.device:
     """Return ``cpu``, ``cuda:i`` or ``meta`` as a torch.device; LayoutError for one that isn't here."""
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise LayoutError("device", device, "is not a device", "Use 'cpu', 'cuda:0' or 'meta'") from error
     if found.type == "cuda":
         count = torch.cuda.device_count()

@@ -29,6 +29,10 @@ def take_snapshot(
     ``progress(done_bytes, total_bytes)`` is called after each chunk; what it raises ends the work, nothing stays.
     """
     check_int("most_bytes", most_bytes, minimum=0)
+    if check_int("granule_bytes", granule_bytes, minimum=8) % 8 or granule_bytes > _CHUNK_BYTES:
+        raise LayoutError("granule_bytes", granule_bytes, f"must be a multiple of 8 bytes, at most {_CHUNK_BYTES:,}")
+    if progress is not None and not callable(progress):
+        raise LayoutError("progress", progress, "must be None or a function of (done_bytes, total_bytes)")
     if not isinstance(buffer, torch.Tensor) or buffer.dtype not in (torch.int8, torch.uint8) or buffer.dim() != 1 \
             or not buffer.is_contiguous() or buffer.storage_offset() % 8:
         raise LayoutError("buffer", getattr(buffer, "shape", buffer), "must be a flat, contiguous int8 tensor that "
@@ -75,9 +79,15 @@ def _granules(runs, granule_bytes: int, size: int) -> np.ndarray:
     """The numbers of the granules that the runs touch, sorted."""
     if runs is None:
         return np.zeros(0, dtype=np.int64)
-    starts, lengths = (np.asarray(part, dtype=np.int64) for part in runs)
-    if len(starts) and (starts.min() < 0 or (starts + lengths).max() > size):
-        raise LayoutError("runs", int((starts + lengths).max()), f"leave the buffer of {size:,} bytes")
+    parts = [np.asarray(part) for part in runs] if isinstance(runs, tuple) else []
+    if len(parts) != 2 or parts[0].ndim != 1 or parts[0].shape != parts[1].shape \
+            or any(part.size and part.dtype.kind not in "iu" for part in parts):
+        raise LayoutError("runs", runs, "must be two arrays of whole numbers, starts and lengths",
+                          "Give what AddressMap.run_arrays returned")
+    starts, lengths = (part.astype(np.int64) for part in parts)
+    # By subtraction: a sum of two huge numbers would wrap.
+    if len(starts) and (min(starts.min(), lengths.min()) < 0 or (lengths > size - starts).any()):
+        raise LayoutError("runs", runs, f"leave the buffer of {size:,} bytes")
     wanted = np.zeros(-(-size // granule_bytes) + 1, dtype=np.int64)
     # +1 where a run begins and -1 behind its end: the running sum is above 0 in every granule that a run touches.
     np.add.at(wanted, starts // granule_bytes, 1)

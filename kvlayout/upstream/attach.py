@@ -53,7 +53,11 @@ class LiveEngine:
 
     def refresh(self) -> None:
         """Read every rank anew."""
-        dumps = [RankDump.from_dict(one) for one in self.call(worker.read_rank)]
+        answers = self.call(worker.read_rank)
+        if not isinstance(answers, (list, tuple)) or not answers:
+            raise LayoutError("llm", self.llm, f"gave {answers!r} for what its ranks hold, no list of answers",
+                              "Give a vllm.LLM whose workers run")
+        dumps = [RankDump.from_dict(one) for one in answers]
         self.ranks = sorted(dumps, key=lambda dump: dump.rank)
         self.order = [dump.rank for dump in dumps]
 

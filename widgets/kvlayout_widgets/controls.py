@@ -110,6 +110,8 @@ class Controls:
 
     def control_of(self, argument: str) -> Control | None:
         """Return the control that an error's argument belongs to, if there is one."""
+        if argument == "kvlayout" or argument.startswith("kv_cache_config"):  # of a captured config
+            argument = "model"
         return self.by_argument.get(_CONTROL_OF.get(argument, argument))
 
 

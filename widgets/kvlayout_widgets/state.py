@@ -55,6 +55,11 @@ class State(traitlets.HasTraits):
 
     def try_change(self, **choices: object) -> bool:
         """Take ``choices`` (a Selection's arguments) and plan; whether that worked. Else the last plan stays."""
+        unknown = sorted(set(choices) - set(self.choices))
+        if unknown:
+            self.problem = LayoutError("selection", unknown, "are not fields of a Selection",
+                                       f"Use {', '.join(self.choices)}")
+            return False
         self.choices.update(choices)
         if is_captured(self.choices["model"]):
             self.choices = settled(self.choices)

@@ -50,6 +50,7 @@ class CompareTab(PictureTab):
         self._shown: Coordinate | None = None
         self.reads.observe(lambda _: self.later(), "value")
         self.confirm.on_click(lambda _: self.act(self._confirm, redraw=False))
+        state.observe(lambda _: self._show_confirm(), "cache")
 
     @property
     def reader(self) -> WrongReader:
@@ -73,9 +74,15 @@ class CompareTab(PictureTab):
             self._complaint.value = paragraph(f"✗ {error}", "refused")
             self.picture.layout.display = "none"
             self._drawing = None
+        self._show_confirm()
+
+    def _show_confirm(self) -> None:
+        """Offer it for a cache of this plan; what an earlier one said doesn't hold for another."""
+        self._said.value = ""
         cache, plan = self.state.cache, self.state.plan
         self.confirm.disabled = (cache is None or self.state.cache_is_stale or self._drawing is None
-                                 or self._reader.writer is not plan.address_map or cache.device.type == "meta")
+                                 or self._reader is None or self._reader.writer is not plan.address_map
+                                 or cache.device.type == "meta")
 
     def make(self, theme: str) -> CompareFigure:
         return CompareFigure(theme)
@@ -108,16 +115,23 @@ class CompareTab(PictureTab):
                 f"the reader takes {owner_words(self._reader, at)}")
 
     def _confirm(self) -> None:
+        try:
+            self._said.value = self._confirmed()
+        except LayoutError as error:
+            self._said.value = paragraph(f"✗ {error}", "refused")
+
+    def _confirmed(self) -> str:
         at, cache = self.state.coordinate, self.state.cache
+        if at is None:
+            raise LayoutError("coordinate", None, "is not selected", "Click a page")
         found = read_as(cache, self.reader, at.layer, at.block)
         expected = self.reader.cells(at.layer, at.block)
         wrong, cells = int(np.count_nonzero(found)), found.size
         if np.allclose(found, expected, atol=1e-6):
-            self._said.value = paragraph(f"✓ Real memory says the same: {wrong:,} of {cells:,} cells of this page "
-                                         "are read wrongly.", "good")
-            return
+            return paragraph(f"✓ Real memory says the same: {wrong:,} of {cells:,} cells of this page are read "
+                             "wrongly.", "good")
         where = tuple(int(i) for i in np.argwhere(~np.isclose(found, expected, atol=1e-6))[0])
-        self._said.value = paragraph(
+        return paragraph(
             f"✗ Real memory disagrees at head {where[0]}, state {where[1]}: {found[where]:.4f} of the cell is wrong "
             f"there, {expected[where]:.4f} by the maps.", "refused")
 

@@ -11,6 +11,7 @@ import kvlayout as kv
 from kvlayout.memory import cache as cache_module
 from kvlayout.memory.cache import allocate_kv_cache, create_kv_cache_views
 from kvlayout.memory.device import as_device, devices, memory_info
+from kvlayout.memory.snapshot import take_snapshot
 from tests.strategies import configs, layouts
 
 SPEC = kv.FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, dtype="bfloat16")
@@ -177,3 +178,37 @@ def test_more_than_the_gpu_has_is_refused():
     with pytest.raises(kv.CacheMemoryError):
         allocate_kv_cache(kv.get_kv_cache_config_from_groups([GROUP], free + (1 << 30), "LBNHC"), "cuda:0")
     assert memory_info("cuda:0")[0] >= free
+
+
+ODD_RUNS = (3, "ab", ([0],), ([0], [0, 1]), ([0], [-5]), ([0], [2000]), ([0.5], [1]), (["x"], [1]),
+            ([2**62], [2**62]))
+
+
+@pytest.mark.parametrize("arguments", [
+    *({"granule_bytes": size} for size in (0, -8, 7, 12, "x", None, True, 2**40, 2**70)),
+    *({"runs": runs} for runs in ODD_RUNS), {"progress": 3}, {"most_bytes": -1}], ids=str)
+def test_a_snapshot_of_odd_arguments_is_refused_by_name(arguments):
+    with pytest.raises(kv.LayoutError, match=next(iter(arguments))):
+        take_snapshot(torch.zeros(1000, dtype=torch.int8), **arguments)
+
+
+@pytest.mark.parametrize("arguments", [{"kernel_block_sizes": 3}, {"interiors": 3}, {"interiors": {"a": 1}},
+                                       {"device": 2**70}, {"kv_cache_config": None}], ids=str)
+def test_an_allocation_of_odd_arguments_is_refused_by_name(arguments):
+    spec = kv.FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype="bfloat16")
+    config = kv.get_kv_cache_config_from_groups([kv.KVCacheGroupSpec(["a"], spec)], 0, "LBNHC",
+                                                num_gpu_blocks_override=2)
+    with pytest.raises(kv.LayoutError, match=next(iter(arguments))):
+        kv.allocate_kv_cache(**{"kv_cache_config": config, "device": "cpu", **arguments})
+
+
+@pytest.mark.parametrize("spoil", [lambda buffer: buffer[:100], lambda buffer: buffer.float(),
+                                   lambda buffer: buffer.view(2, -1), lambda buffer: buffer.numpy()])
+def test_a_buffer_that_was_changed_is_refused(spoil):
+    spec = kv.FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype="bfloat16")
+    config = kv.get_kv_cache_config_from_groups([kv.KVCacheGroupSpec(["a"], spec)], 0, "LBNHC",
+                                                num_gpu_blocks_override=2)
+    with kv.allocate_kv_cache(config, "cpu") as cache:
+        cache.buffer = spoil(cache.buffer)
+        with pytest.raises(kv.LayoutError, match="cache.buffer"):
+            kv.verify(cache)

@@ -106,3 +106,16 @@ def test_it_costs_the_same_for_any_pool_and_draws_in_both_themes():
             drawing.update(compare_readers(plan, "LHBNC"), selected=at, first_column=blocks)
             assert drawing.shares.shape == (28, min(64, blocks))
             assert len(render_png(drawing.figure)) > 5000
+
+def test_a_confirmation_that_fails_says_so_in_its_place_and_an_old_one_goes():
+    shown, tab = opened(layout="LBNHC")
+    shown.allocation.allocate.click()
+    tab.confirm.click()
+    assert "✓" in tab._said.value
+    with shown.state.cache.exclusive():
+        tab.confirm.click()
+        assert "✗" in tab._said.value and "✓" not in tab._said.value
+    tab.confirm.click()
+    other = Explorer(model="llama-tiny", num_blocks=8)
+    other.allocation.free_others.click()
+    assert tab.confirm.disabled and tab._said.value == ""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kvlayout import KVCacheLayout, LayoutError, Selection
-from kvlayout_widgets import catalogue
+from kvlayout_widgets import Explorer, catalogue
 from kvlayout_widgets.control import chosen, parse_integer, parse_size
 from kvlayout_widgets.controls import Controls
 from kvlayout_widgets.state import State
@@ -210,3 +210,16 @@ def test_the_pool_by_memory():
     assert panel.state.plan.config.size_bytes <= 2 << 20
     panel.set("num_blocks", "much")
     assert "is not a size" in panel.refusals()["num_blocks"]
+
+
+def test_a_choice_that_does_not_exist_is_refused_and_forgotten():
+    shown = Explorer(model="llama-tiny", num_blocks=8)
+    assert not shown.choose(foo=3) and "foo" in str(shown.state.problem)
+    assert shown.choose(num_blocks=9) and shown.plan.config.num_blocks == 9
+
+
+@pytest.mark.parametrize("capture", [{}, {"num_blocks": -1, "kv_cache_tensors": [], "kv_cache_groups": []}])
+def test_a_capture_that_is_wrong_is_explained_beside_the_model(capture):
+    shown = Explorer(model="llama-tiny", num_blocks=8)
+    assert not shown.choose(model={"kvlayout": 1, "kv_cache_config": capture})
+    assert shown.controls.control_of(shown.state.problem.argument) is shown.controls.by_argument["model"]

@@ -71,7 +71,7 @@ class Selection:
             raise LayoutError("pp_rank", self.pp_rank, f"must be below pp_size={self.pp_size}")
         for name in ("layout", "requested"):
             if getattr(self, name) is not None:
-                layout_from_name(getattr(self, name))
+                layout_from_name(getattr(self, name), name)
         if self.vllm_version not in VLLM_VERSIONS:
             raise LayoutError("vllm_version", self.vllm_version, "is not a release this library reproduces",
                               f"Choose one of {', '.join(VLLM_VERSIONS)}")

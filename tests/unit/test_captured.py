@@ -8,6 +8,7 @@ from kvlayout import LayoutError, Selection, make_plan
 from kvlayout.capture.config_json import config_to_dict
 from kvlayout.captured import captured_selection
 from kvlayout_widgets import Explorer
+from kvlayout_widgets.figures.resolver import ResolverFigure
 
 PLANS = [("Qwen/Qwen3-0.6B", "BLNHC"), ("Qwen/Qwen3-0.6B", None), ("google/gemma-3-27b-it", None),
          ("deepseek-ai/DeepSeek-V3", None)]
@@ -62,3 +63,9 @@ def test_what_a_capture_does_not_leave_open_is_refused(choice):
 def test_what_is_no_capture_is_refused(subject):
     with pytest.raises(LayoutError):
         captured_selection(subject)
+
+
+def test_a_captured_layout_is_chosen_not_what_is_left():
+    drawing = ResolverFigure()
+    drawing.update(make_plan(captured_selection(plan_of("Qwen/Qwen3-0.6B").config)).resolution)
+    assert sorted(drawing.states[0]) == ["chosen", *["passed"] * 5]

@@ -119,3 +119,9 @@ def test_a_confirmation_that_fails_says_so_in_its_place_and_an_old_one_goes():
     other = Explorer(model="llama-tiny", num_blocks=8)
     other.allocation.free_others.click()
     assert tab.confirm.disabled and tab._said.value == ""
+
+
+@pytest.mark.parametrize("blocks", [1, 5, 12, 24, 40])
+def test_numbers_in_pages_do_not_touch(blocks):
+    _, tab = opened(model="llama-tiny", layout="LBNHC", num_blocks=blocks)
+    check_labels(tab.drawing.figure)

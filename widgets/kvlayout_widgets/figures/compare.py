@@ -113,8 +113,8 @@ class CompareFigure(Drawing):
         box = (_PAGES, _CELLS)[which]
         wide, high = (box[2] - box[0]) / max(shape[1], 1), (box[3] - box[1]) / max(shape[0], 1)
         labels = []
-        size = min(9.0, 0.8 * wide / text_width("100", 1), 0.45 * high)
-        if size >= 5:
+        size = min(9.0, 0.75 * wide / text_width("99.9", 1), 0.45 * high)
+        if size >= 6.5:  # smaller ones are a blur where the picture is shown small
             ink = self.theme.ink
             labels = [Label(first[1] + column, first[0] + row, _percent(float(values[row, column])), size, ink)
                       for row, column in zip(*np.nonzero(~np.ma.getmaskarray(values)))]

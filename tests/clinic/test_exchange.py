@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from kvlayout.address import AddressMap
 from kvlayout.clinic.exchanges import Side, exchange, mistaken
+from kvlayout.clinic.landed import judge
+from kvlayout.clinic.segments import Segments
 from kvlayout.config import KVCacheGroupSpec
 from kvlayout.errors import LayoutError
 from kvlayout.placement import get_kv_cache_config_from_groups
@@ -185,6 +187,23 @@ def test_four_ranks_to_one_of_two():
     assert len(found.segments) == 112
     assert set(found.segments.length.tolist()) == {16384}
     assert set(found.segments.source.tolist()) == {2, 3}
+
+
+def test_copies_of_two_sources_stay_two():
+    """Source 1 goes on at the very offset at which source 0 ends, in offsets of its own."""
+    layer = ["model.layers.0.self_attn.attn"]
+    sources = [Side(qwen(2, "LBHNC"), rank, 2, 8, layer) for rank in (0, 1)]
+    found = exchange(sources, Side(qwen(1, "LBHNC"), 0, 1, 8, layer), source_blocks=[[1], [2]], target_blocks=[0])
+    assert found.is_right
+    assert list(zip(*(a.tolist() for a in vars(found.segments).values()))) == [
+        (0, 32768, 0, 32768), (1, 65536, 32768, 32768)]
+
+
+def test_a_short_copy_inside_a_long_one():
+    done = Segments(*(np.array(column) for column in zip((0, 0, 0, 10), (1, 50, 2, 2))))
+    found = judge(done, Segments(*(np.array([n]) for n in (0, 0, 0, 10))), np.array([0]), np.array([12]), 11)
+    assert (found.right, found.twice, found.missing, found.wrong) == (8, 2, 2, 0)
+    assert (found.first_twice, found.first_missing, found.stray) == (2, 10, 0)
 
 
 def test_a_rank_that_is_left_out():

@@ -48,7 +48,10 @@ _PATTERNS = {
     "storage_bounds": rf"setStorage:sizes(?P<sizes>{_LIST}),strides(?P<strides>{_LIST}),storageoffset"
                       rf"(?P<storage_offset>\d+),anditemsize(?P<itemsize>\d+)requiringastoragesizeof"
                       rf"(?P<required_bytes>\d+)areoutofboundsforstorageofsize(?P<storage_bytes>\d+)",
+    # The same, cut or elided before.
+    "storage_size": r"outofboundsforstorageofsize(?P<storage_bytes>\d+)",
 }
+_LONGEST_NUMBER = 40  # digits; Python refuses to read very long ones
 _FACT = re.compile("|".join(f"(?P<_{kind}>{re.sub(r'[(][?]P<(?!_)', f'(?P<{kind}__', pattern)})"
                             for kind, pattern in _PATTERNS.items()))
 _REPR = re.compile(r"KVCache\w{1,80}\(|Spec\w{0,80}\(")
@@ -82,7 +85,8 @@ def _value(text: str) -> object:
         return text == "True"
     listed = text.removeprefix("torch.Size(")
     if listed[:1] in ("[", "("):
-        return tuple(int(number) for number in re.findall(r"\d+", listed))
+        numbers = re.findall(r"\d+", listed)
+        return tuple(map(int, numbers)) if all(len(one) <= _LONGEST_NUMBER for one in numbers) else text
     digits = text.replace(",", "")
     try:
         return float(digits) if "." in digits else int(digits)

@@ -36,4 +36,4 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".memory.cache": ("KVCache", "allocate_kv_cache", "create_kv_cache_views"),
     ".memory.probe": ("verify",),
     ".proof": ("Report", "Mismatch"),
-}, rooms=("capture",))
+}, rooms=("capture", "clinic"))

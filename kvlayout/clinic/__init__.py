@@ -1,1 +1,13 @@
 """Finding offset bugs: checks, look-ups and comparisons on top of an address map."""
+
+from kvlayout.lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, {
+    ".transfers": ("Transfer", "MemoryRegion", "transfer", "transfer_selections", "transfer_by_layout",
+                   "registered_regions"),
+    ".sides": ("Side",),
+    ".exchanges": ("Exchange", "Misplaced", "exchange", "mistaken"),
+    ".byte_map": ("fingerprint",),
+    ".vocabulary": ("names", "no_word"),
+    ".log_check": ("LogFact", "check_log"),
+})

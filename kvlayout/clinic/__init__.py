@@ -9,5 +9,7 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".exchanges": ("Exchange", "Misplaced", "exchange", "mistaken"),
     ".byte_map": ("fingerprint",),
     ".vocabulary": ("names", "no_word"),
+    ".slots": ("decode_slot", "context_parallel_slot", "compare_block_sizes", "usable_tokens"),
+    ".slot_reports": ("SlotEntry", "slot_report"),
     ".log_check": ("LogFact", "check_log"),
 })

@@ -40,8 +40,8 @@ def judge(done: Segments, meant: Segments, starts: np.ndarray, lengths: np.ndarr
              meant.target_offset + meant.length, starts, starts + lengths, [0, size_bytes]]
     cuts = np.unique(np.concatenate([np.asarray(edge, dtype=np.int64) for edge in edges]))
     at, width = cuts[:-1], np.diff(cuts)
-    wanted = _depth(at, starts, starts + lengths) > 0
-    depth = _depth(at, done.target_offset, done.target_offset + done.length)
+    wanted = depth_at(at, starts, starts + lengths) > 0
+    depth = depth_at(at, done.target_offset, done.target_offset + done.length)
     by, origin = _writer(at, done)
     should, proper = _writer(at, meant)
     right = wanted & (depth == 1) & (by >= 0) & (by == should) & (origin == proper)
@@ -56,7 +56,7 @@ def judge(done: Segments, meant: Segments, starts: np.ndarray, lengths: np.ndarr
                   **first, wrong_from=found)
 
 
-def _depth(at: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def depth_at(at: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """How many of the intervals hold each offset."""
     return np.searchsorted(np.sort(starts), at, side="right") - np.searchsorted(np.sort(ends), at, side="right")
 

@@ -19,7 +19,10 @@ class LayoutError(ValueError):
 
     def __init__(self, argument: str, value: object, rule: str, cure: str = ""):
         self.argument, self.value, self.rule, self.cure = argument, value, rule, cure
-        shown = repr(value)
+        try:
+            shown = repr(value)
+        except RecursionError:  # lists in lists without end
+            shown = f"a deeply nested {type(value).__name__}"
         if len(shown) > 200:
             shown = shown[:197] + "..."
         message = f"{argument}={shown}: {rule}."

@@ -187,7 +187,7 @@ def _layers(address_map: AddressMap, layers) -> list[int] | None:
     if isinstance(layers, (str, int, np.integer)):
         layers = [layers]
     if not isinstance(layers, (Sequence, np.ndarray, set, frozenset)) or isinstance(layers, (bytes, bytearray)) \
-            or np.ndim(layers) != 1 and not isinstance(layers, (set, frozenset)):
+            or isinstance(layers, np.ndarray) and layers.ndim != 1:
         raise LayoutError("layers", layers, "must be a layer's name or index, or a list of them")
     return [address_map.layer_index(layer if isinstance(layer, str) else check_int("layers", layer, minimum=0))
             for layer in layers]

@@ -151,6 +151,15 @@ def test_bad_selections(wrong):
         transfer_selections(qwen().address_map, **wrong)
 
 
+def test_deep_nesting_is_one_clear_error():
+    deep = []
+    for _ in range(5000):
+        deep = [deep]
+    for wrong in (dict(blocks=deep), dict(blocks=0, heads=deep), dict(blocks=0, layers=deep)):
+        with pytest.raises(LayoutError, match="deeply nested list"):
+            transfer(qwen().address_map, **wrong)
+
+
 def test_bad_subjects_and_thresholds():
     for call in (lambda: transfer(None, blocks=0), lambda: transfer_by_layout("x", blocks=0),
                  lambda: registered_regions(7), lambda: transfer_selections([]), lambda: relaid(None, "LBHNC"),

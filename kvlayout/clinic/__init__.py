@@ -11,5 +11,7 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".vocabulary": ("names", "no_word"),
     ".slots": ("decode_slot", "context_parallel_slot", "compare_block_sizes", "usable_tokens"),
     ".slot_reports": ("SlotEntry", "slot_report"),
+    ".overlay": ("Strip", "PageLosses", "group_overlay", "page_losses"),
+    ".meeting": ("Meeting", "meets", "slots_meet", "colliding_blocks"),
     ".log_check": ("LogFact", "check_log"),
 })

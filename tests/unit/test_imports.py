@@ -21,7 +21,9 @@ ONLY = {
     "matplotlib": ("kvlayout_widgets",),
     "ipywidgets": ("kvlayout_widgets",),
     "anywidget": ("kvlayout_widgets",),
-    "kvlayout_widgets": ("kvlayout_widgets",),
+    "kvlayout_widgets": ("kvlayout_widgets", "kvlayout.cli"),
+    "typer": ("kvlayout.cli",),
+    "rich": ("kvlayout.cli",),
     "kvlayout.upstream": ("kvlayout.upstream", "kvlayout.cli", "kvlayout.__main__", "kvlayout_widgets"),
 }
 # Rooms that don't know of each other: modules of the first import none of the rest.

@@ -1,0 +1,73 @@
+"""What the user names, as a Plan: a preset, a config.json, a captured config, or text pasted from a log."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from kvlayout.capture.pasted import parse
+from kvlayout.captured import captured_selection, is_captured
+from kvlayout.errors import LayoutError
+from kvlayout.facts.models import get_preset
+from kvlayout.plan import Plan, make_plan
+from kvlayout.selection import Selection, decode_json
+
+STDIN = "-"
+
+
+def read_plan(what: str, **choices: object) -> Plan:
+    """Return the plan of ``what``, with those ``choices`` of a Selection that aren't None.
+
+    LayoutError for what can't be read, is neither JSON nor a log, or leaves a choice not open.
+    """
+    chosen = {name: value for name, value in choices.items() if value is not None}
+    if what != STDIN and not is_file(what):
+        return make_plan(Selection(model=get_preset(what).name, **chosen))
+    text = read_text(what)
+    if not text.lstrip().startswith("{"):
+        return make_plan(captured_selection(parse(text), **chosen))
+    data = decode_json(text, what)
+    if is_captured(data):
+        return make_plan(captured_selection(data, **chosen))
+    return make_plan(Selection(model=data, **chosen))
+
+
+def is_file(what: str) -> bool:
+    """Whether ``what`` means a file or a folder rather than a preset."""
+    try:
+        exists = Path(what).exists()
+    except (OSError, ValueError):  # a name that no file system takes
+        exists = False
+    return exists or what.endswith((".json", ".txt", ".log")) or what.startswith((".", "/", "~"))
+
+
+def read_text(what: str) -> str:
+    """Return the text of a file, of a folder's config.json, or of stdin; LayoutError naming what can't be read."""
+    try:
+        if what == STDIN:
+            raw = sys.stdin.buffer.read()
+        else:
+            path = Path(os.path.expanduser(what))
+            raw = (path / "config.json" if path.is_dir() else path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise LayoutError("file", what, f"can't be read: {getattr(error, 'strerror', None) or error}",
+                          "Give a preset, a config.json, a captured config or a pasted log") from error
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise LayoutError("file", what, f"is no text: byte {error.start} isn't UTF-8") from error
+
+
+def whole(argument: str, text: str) -> int:
+    """Return a decimal or 0x number, also with commas; LayoutError for anything else and beyond 64 bits."""
+    digits = text.strip().replace(",", "").replace("_", "")
+    if len(digits) <= 24:
+        for base in (10, 16) if digits.lower().lstrip("+-").startswith("0x") else (10,):
+            try:
+                number = int(digits, base)
+            except ValueError:
+                continue
+            if abs(number) < 2**64:
+                return number
+    raise LayoutError(argument, text, "must be a whole number of at most 64 bits, decimal or 0x hexadecimal")

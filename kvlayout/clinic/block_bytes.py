@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kvlayout.address import AddressMap
+from kvlayout.region import Region
+from kvlayout.strided import StridedSet, merge_runs
 
 
 def shared_bytes(address_map: AddressMap, first: tuple[int, int], second: tuple[int, int]) -> int:
@@ -25,9 +27,38 @@ def shared_bytes(address_map: AddressMap, first: tuple[int, int], second: tuple[
 
 
 def block_runs(address_map: AddressMap, group: int, blocks, layers=None) -> tuple[np.ndarray, np.ndarray]:
-    """Return offsets and lengths (bytes, merged) of manager blocks in a group's layers, or in some of them."""
+    """Return offsets and lengths (bytes, merged) of manager blocks in a group's layers, or the named ones."""
     names = address_map.config.kv_cache_groups[group].layer_names if layers is None else layers
-    return address_map.run_arrays(list(names), kernel_ids(address_map, group, blocks))
+    wanted = [address_map.layer_index(name) for name in names]
+    ids = np.unique(kernel_ids(address_map, group, blocks))
+    starts, lengths = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for region in address_map.regions:
+        local = np.flatnonzero(np.isin(region.layers, wanted))
+        if not len(local) or not len(ids):
+            continue
+        local = None if len(local) == len(region.layers) else local  # a whole axis may be part of a longer run
+        for first, last in _stretches(ids):
+            found, length = _whole_blocks(region, local, ids[first:last])
+            starts.append(found)
+            lengths.append(np.full(len(found), length, dtype=np.int64))
+    return merge_runs(np.concatenate(starts), np.concatenate(lengths))
+
+
+def _stretches(ids: np.ndarray) -> list[tuple[int, int]]:
+    """Where consecutive ids begin and end, or all of them as one where there are too many to be worth it."""
+    edges = np.flatnonzero(np.diff(ids) != 1) + 1
+    if len(edges) > 64:
+        return [(0, len(ids))]
+    return list(zip([0, *edges.tolist()], [*edges.tolist(), len(ids)]))
+
+
+def _whole_blocks(region: Region, local: np.ndarray | None, ids: np.ndarray) -> tuple[np.ndarray, int]:
+    """Starts and length of the runs of whole blocks: what lies where inside a page doesn't matter."""
+    offset, strides, shape = region.geometry.offset, region.geometry.strides, list(region.geometry.shape)
+    chosen: list[np.ndarray | None] = [local, ids, None, None, None]
+    if len(ids) == ids[-1] - ids[0] + 1:
+        offset, shape[1], chosen[1] = offset + int(ids[0]) * strides[1], len(ids), None
+    return StridedSet(offset, shape, strides).runs(chosen)
 
 
 def kernel_ids(address_map: AddressMap, group: int, blocks) -> np.ndarray:

@@ -1,0 +1,140 @@
+"""What an address means: whose byte it is, or whose padding, what lies around it, and which mistake leads there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kvlayout.address import AddressMap, Owner, Padding
+from kvlayout.clinic.boundaries import Boundary, Neighbours, boundaries, neighbours
+from kvlayout.clinic.wraps import Beyond, Wrap, beyond, wraps_to
+from kvlayout.errors import LayoutError, check_int, check_type
+
+_NUMBER = re.compile(r"([+-]?)(?:0[xX]([0-9a-fA-F_]{1,40})|(\d[\d_,]{0,40}))")
+_MOST = 2**63
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a byte address means; all numbers are bytes.
+
+    Attributes:
+        address, base: as asked; ``offset`` is their difference, below 0 for an address before the base
+        size_bytes: of the allocation
+        where: "inside", "before the base" or "past the end"
+        owners: one for each group that owns the byte
+        padding_of: for each group that doesn't, whose padding it is; ``layer`` and ``block`` say behind which page
+        nearest: the layer's, block's and head slot's boundary on both sides, for each owner
+        neighbours: for each group, the nearest bytes that it owns below and above
+        wrapped: the coordinates that a 32-bit product would have turned into this address
+        beyond: for an address outside, the blocks before 0 or past the last that would lie there
+    """
+
+    address: int
+    base: int
+    offset: int
+    size_bytes: int
+    where: str
+    owners: tuple[Owner, ...]
+    padding_of: tuple[Padding, ...]
+    nearest: tuple[Boundary, ...]
+    neighbours: tuple[Neighbours, ...]
+    wrapped: tuple[Wrap, ...]
+    beyond: tuple[Beyond, ...]
+
+    def sentences(self) -> list[str]:
+        """Return everything as plain text, the most important first."""
+        return [self._where(), *map(_owned, self.owners), *map(_padding, self.padding_of), *self._nearest(),
+                *self._neighbours(), *self._mistakes()]
+
+    def _where(self) -> str:
+        asked = f" (0x{self.address:x} from base 0x{self.base:x})" if self.base else ""
+        if self.where == "before the base":
+            return f"Byte {self.offset:,}{asked} lies {-self.offset:,} bytes before the base of the allocation."
+        if self.where == "past the end":
+            return (f"Byte {self.offset:,}{asked} lies {self.offset - self.size_bytes:,} bytes past the end: the "
+                    f"allocation has {self.size_bytes:,} bytes.")
+        return f"Byte {self.offset:,}{asked} lies inside the allocation of {self.size_bytes:,} bytes."
+
+    def _nearest(self) -> list[str]:
+        text = []
+        for one in self.nearest:
+            sides = [f"{distance:,} bytes {word}{f', {side} it ' + _name(owner) if owner else ''}"
+                     for distance, word, side, owner in ((one.below, "after its start", "before", one.before),
+                                                         (one.above, "before its end", "behind", one.after))]
+            text.append(f"Nearest {one.axis} boundary, group {one.group}: {'; '.join(sides)}.")
+        return text
+
+    def _neighbours(self) -> list[str]:
+        owned, text = {owner.group for owner in self.owners}, []
+        for one in self.neighbours:
+            if one.group in owned:
+                continue
+            sides = [f"{abs(self.offset - at):,} bytes {word} {_name(owner)}"
+                     for at, word, owner in ((one.below_offset, "above", one.below),
+                                             (one.above_offset, "below", one.above)) if owner]
+            if sides:
+                text.append(f"Nearest bytes of group {one.group}: {'; '.join(sides)}.")
+        return text
+
+    def _mistakes(self) -> list[str]:
+        text = [one.sentence for one in self.beyond[:_SHOWN]]
+        if self.wrapped:
+            text.append("Overflow leads here from: " + " ".join(one.sentence for one in self.wrapped[:_SHOWN]))
+        for what, found in (("places beyond the pool", self.beyond), ("overflows", self.wrapped)):
+            if len(found) > _SHOWN:
+                text.append(f"{len(found) - _SHOWN:,} more {what}.")
+        return text
+
+
+def explain_address(address: int | str, address_map: AddressMap, base: int | str = 0) -> Meaning:
+    """Return the meaning of a byte address.
+
+    ``address`` and ``base`` are ints or text, decimal or 0x hex; ``base`` is the address of the allocation's first
+    byte, 0 where ``address`` is already an offset. An address outside the allocation is an answer, not an error.
+    """
+    check_type("address_map", address_map, AddressMap)
+    address, base = parse_address(address), parse_address(base, "base")
+    offset, size, groups = address - base, address_map.size_bytes, range(len(address_map.config.kv_cache_groups))
+    where = "before the base" if offset < 0 else "past the end" if offset >= size else "inside"
+    owners = tuple(address_map.owners(offset)) if where == "inside" else ()
+    padding = tuple(address_map.padding_of(offset)) if where == "inside" else ()
+    nearest = tuple(one for owner in owners for one in boundaries(address_map, owner, offset))
+    around = tuple(neighbours(address_map, offset, group) for group in groups)
+    outside = tuple(beyond(address_map, offset)) if where != "inside" else ()
+    return Meaning(address, base, offset, size, where, owners, padding, nearest, around,
+                   tuple(wraps_to(address_map, offset)), outside)
+
+
+def parse_address(text: int | str, argument: str = "address") -> int:
+    """Return an address given as an int or as text: decimal (1,024 and 1_024 too) or 0x hex, below 2^64."""
+    if not isinstance(text, str):
+        number = check_int(argument, text, minimum=-_MOST)
+    else:
+        found = _NUMBER.fullmatch(text[:100].strip()) if len(text) <= 100 else None
+        digits = "" if found is None else (found[2] or found[3]).replace("_", "").replace(",", "")
+        if not digits or not digits.isascii():
+            raise LayoutError(argument, text, "is no address", "Write a decimal number, or hex that begins with 0x")
+        number = int(digits, 16 if found[2] else 10) * (-1 if found[1] == "-" else 1)
+    if not -_MOST <= number < 2 * _MOST:
+        raise LayoutError(argument, text, "must be an address that 64 bits hold")
+    return number
+
+
+def _name(owner: Owner) -> str:
+    return f"{owner.layer}, block {owner.block:,}, head {owner.head}, state {owner.state}"
+
+
+def _owned(owner: Owner) -> str:
+    return (f"Group {owner.group}: {_name(owner)}, byte {owner.byte} of the state: {owner.field}, element "
+            f"{owner.element}.")
+
+
+def _padding(padding: Padding) -> str:
+    size = f"bytes {padding.start:,} to {padding.end:,}"
+    if padding.layer is None:
+        return f"Group {padding.group}: nothing of it lies here ({size})."
+    behind = {"page": "padding inside the page of", "pool": "no bytes of this group, behind",
+              "block": "padding behind the last page of the packed block, after"}[padding.kind]
+    return f"Group {padding.group}: {behind} {padding.layer}, block {padding.block:,} ({size})."

@@ -13,5 +13,10 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".slot_reports": ("SlotEntry", "slot_report"),
     ".overlay": ("Strip", "PageLosses", "group_overlay", "page_losses"),
     ".meeting": ("Meeting", "meets", "slots_meet", "colliding_blocks"),
+    ".touch": ("Touched", "touched"),
+    ".meaning": ("Meaning", "explain_address", "parse_address"),
+    ".readings": ("Reading", "find_readings", "describe_readings"),
+    ".pasted_shapes": ("PastedTensor", "parse_shapes"),
+    ".descriptor": ("DescriptorReading", "read_descriptor"),
     ".log_check": ("LogFact", "check_log"),
 })

@@ -115,11 +115,12 @@ def _current(tokens: int, longest: int, request: tuple[int, int], blocks: int) -
     As floats, since vLLM rounds the quotient to one.
     """
     low, high = max(1, request[0]), max(1, request[1])
-    if tokens:
-        near = blocks * longest // tokens
-        for each in range(max(low, near - 1), min(high, near + 1) + 1):
-            if int(blocks / each * longest) == tokens:
-                return blocks, each
+    first = max(low, blocks * longest // (tokens + 1) - 1)
+    last = min(high, blocks * longest // tokens + 1) if tokens else high
+    # Between both ends every count fits; at them it depends on the rounding.
+    for each in (*range(first, min(first + 3, last) + 1), *range(max(first, last - 3), last + 1)):
+        if int(blocks / each * longest) == tokens:
+            return blocks, each
     if low == high:
         first = tokens * low // longest
         return next(((one, low) for one in range(first, first + 3) if int(one / low * longest) == tokens), None)

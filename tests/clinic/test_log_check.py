@@ -1,7 +1,7 @@
 """Lines of vLLM's log against a selection: each with one that it agrees with, and one that it can't be from."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kvlayout as kv
@@ -210,6 +210,8 @@ def test_any_config_has_an_answer_to_any_line(config, blocks, times):
 
 
 @given(blocks=st.integers(1, 10**6), longest=st.integers(1, 10**6), block_size=st.sampled_from([1, 16, 48, 128]))
+@example(blocks=59, longest=76091, block_size=1)  # printed as 58: the quotient is a float
+@example(blocks=1, longest=49, block_size=1)  # printed as 0
 def test_what_vllm_prints_of_a_config_agrees(blocks, longest, block_size):
     each = -(-longest // block_size)
     text = (f"GPU KV cache size: {int(blocks / each * longest):,} tokens\n"

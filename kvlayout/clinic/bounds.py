@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from kvlayout.address import AddressMap
 from kvlayout.clinic.wording import layers_text, plural
 from kvlayout.errors import LayoutError, check_int, check_type
@@ -11,6 +13,8 @@ from kvlayout.finding import Finding
 from kvlayout.geometry import layer_views, view_dtype
 from kvlayout.region import Region
 from kvlayout.strided import StridedSet, first_shared
+
+_MOST_PIECES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,13 @@ def page_set(region: Region, layer: int = 0, block: int = 0) -> StridedSet:
     strides = region.geometry.strides
     return StridedSet(region.geometry.offset + layer * strides[0] + block * strides[1], region.geometry.shape[2:],
                       strides[2:])
+
+
+def block_set(region: Region, num_blocks: int) -> StridedSet:
+    """Return the addresses of manager block 0, all layers of the region."""
+    shape = list(region.geometry.shape)
+    shape[1] //= max(1, num_blocks)
+    return StridedSet(region.geometry.offset, shape, region.geometry.strides)
 
 
 def block_span(address_map: AddressMap, layer: str | int, block: int) -> BlockSpan:
@@ -159,17 +170,17 @@ def _allocated(address_map: AddressMap) -> list[Finding]:
 
 
 def _spans(address_map: AddressMap) -> list[Finding]:
-    """One note a distinct page whose length isn't the block stride, for the block where the mistake shows most."""
+    """One note a block stride that isn't a page's length, for the page where the mistake shows most: the last."""
     found, seen = [], set()
-    for region in address_map.regions:
+    for region in sorted(address_map.regions, key=lambda region: -region.addresses.end):
         shape, strides = region.geometry.shape, region.geometry.strides
         if 0 in shape:
             continue
         page = page_set(region)
         length = page.end - page.offset
-        if length == strides[1] or (length, strides[1]) in seen:
+        if length == strides[1] or strides[1] in seen:
             continue
-        seen.add((length, strides[1]))
+        seen.add(strides[1])
         span = block_span(address_map, region.tensor.layers[-1], shape[1] - 1)
         text = f"its end lies {span.past_end_bytes:,} past the allocation" if span.past_end_bytes else \
             "it takes padding along" if span.wrong_end > span.end else "part of the page is missed"
@@ -205,10 +216,14 @@ class SharedBytes:
 def shared_bytes(address_map: AddressMap) -> list[SharedBytes]:
     """As ``address_map.overlaps()``, with each pair of shapes and distance compared once."""
     known: dict[tuple, int | None | LayoutError] = {}
-    found = []
+    found, num_blocks = [], address_map.config.num_blocks
+    apart = {group for group in {region.group for region in address_map.regions}
+             if _are_apart([region for region in address_map.regions if region.group == group], num_blocks)}
     for i, a in enumerate(address_map.regions):
         for b in address_map.regions[i + 1:]:
             one, two = a.addresses, b.addresses
+            if a.group == b.group and a.group in apart:
+                continue
             if one.is_empty or two.is_empty or one.end <= two.offset or two.end <= one.offset:
                 continue
             key = (one.extents, one.strides, two.extents, two.strides, two.offset - one.offset)
@@ -223,3 +238,20 @@ def shared_bytes(address_map: AddressMap) -> list[SharedBytes]:
             elif known[key] is not None:
                 found.append(SharedBytes(a.tensor_index, b.tensor_index, one.offset + known[key], a.group != b.group))
     return found
+
+
+def _are_apart(regions: list[Region], num_blocks: int) -> bool:
+    """Whether one look at block 0 proves that a group's tensors share nothing: all repeat by one stride."""
+    sets = [one for one in (block_set(region, num_blocks) for region in regions) if not one.is_empty]
+    stride = regions[0].tensor.block_stride
+    if len(sets) < 2 or any(region.tensor.block_stride != stride for region in regions):
+        return False
+    if max(one.end for one in sets) - min(one.offset for one in sets) > stride:
+        return False
+    if sum(one.num_runs for one in sets) > _MOST_PIECES:
+        return False
+    runs = [one.runs([None] * 5) for one in sets]
+    starts = np.concatenate([begin for begin, _ in runs])
+    ends = np.concatenate([begin + length for begin, length in runs])
+    order = np.argsort(starts)
+    return bool(np.all(starts[order][1:] >= ends[order][:-1]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvlayout.address import AddressMap
-from kvlayout.clinic.bounds import shared_bytes
+from kvlayout.clinic.bounds import SharedBytes, block_set, shared_bytes
 from kvlayout.errors import check_type
 from kvlayout.finding import Finding
 from kvlayout.region import Region
@@ -101,21 +101,14 @@ def _interval(address_map: AddressMap, regions: list[Region]) -> int | None:
     stride = strides.pop()
     num_blocks = address_map.config.num_blocks
     for region in regions:
-        inner = _block_set(region, num_blocks)
+        inner = block_set(region, num_blocks)
         if inner.offset < 0 or inner.end > stride:
             return None
     return stride
 
 
-def _block_set(region: Region, num_blocks: int) -> StridedSet:
-    """The addresses of manager block 0, all layers of the region."""
-    shape, strides = list(region.geometry.shape), region.geometry.strides
-    shape[1] //= max(1, num_blocks)
-    return StridedSet(region.geometry.offset, shape, strides)
-
-
 def _pieces(region: Region, num_blocks: int) -> _Pieces | None:
-    inner = _block_set(region, num_blocks)
+    inner = block_set(region, num_blocks)
     if inner.num_runs > _MOST_PAIRS:
         return None
     starts, length = inner.runs([None] * 5)
@@ -181,14 +174,14 @@ def _layer_at(region: Region, offset: int, block: int, num_blocks: int) -> str:
 
 def lint_sharing(address_map: AddressMap) -> list[Finding]:
     """Return illegal overlaps, blocks that meet, and what makes the overlays of groups legal."""
-    found, legal, unknown = [], [], 0
+    found, legal, illegal, unknown = [], [], [], 0
     for shared in shared_bytes(address_map):
         if shared.offset is None:
             unknown += 1
-        elif shared.is_legal:
-            legal.append(shared)
         else:
-            found.append(_illegal(address_map, shared))
+            (legal if shared.is_legal else illegal).append(shared)
+    if illegal:
+        found.append(_illegal(address_map, illegal[0], len(illegal)))
     for region in address_map.regions:
         if not region.addresses.is_empty and not region.addresses.is_nested:
             found.append(_self_overlap(region))
@@ -221,14 +214,15 @@ def lint_sharing(address_map: AddressMap) -> list[Finding]:
     return found
 
 
-def _illegal(address_map: AddressMap, shared) -> Finding:
+def _illegal(address_map: AddressMap, shared: SharedBytes, pairs: int) -> Finding:
     first, second = (address_map.config.kv_cache_tensors[index] for index in (shared.first, shared.second))
     owners = address_map.owners(shared.offset)
     mine = [owner for owner in owners if owner.tensor in (shared.first, shared.second)][:2]
     where = " and ".join(f"{owner.layer} block {owner.block:,}" for owner in mine)
     return Finding("illegal-overlap", "error", f"Tensors {shared.first} ({first.layers[0]}) and {shared.second} "
-                   f"({second.layers[0]}) are of one group and share byte {shared.offset:,}: {where}.",
-                   {"offset": shared.offset, "tensors": [shared.first, shared.second]},
+                   f"({second.layers[0]}) are of one group and share byte {shared.offset:,}: {where}; "
+                   f"{pairs:,} such pairs in all.",
+                   {"offset": shared.offset, "tensors": [shared.first, shared.second], "pairs": pairs},
                    {"layer": mine[0].layer, "block": mine[0].block} if mine else None,
                    "Move one tensor's offset, or widen the strides")
 

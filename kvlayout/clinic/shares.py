@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvlayout.address import AddressMap
+from kvlayout.clinic.bounds import block_set
 from kvlayout.clinic.wording import layers_text
 from kvlayout.errors import LayoutError, check_type
 from kvlayout.finding import Finding
 from kvlayout.kernel_blocks import supported_kernel_block_sizes
 from kvlayout.plan import Plan
 from kvlayout.spec import AttentionSpec, MultipleOf
-from kvlayout.strided import StridedSet, merge_runs
+from kvlayout.strided import merge_runs
 
 _MOST_RUNS = 1 << 18
 _MUCH = 0.25  # of a block without content
@@ -52,9 +53,7 @@ def _used_of_block(address_map: AddressMap) -> int | None:
     starts, lengths = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     seen = set()
     for region in address_map.regions:
-        shape = list(region.geometry.shape)
-        shape[1] //= max(1, address_map.config.num_blocks)
-        inner = StridedSet(region.geometry.offset, shape, region.geometry.strides)
+        inner = block_set(region, address_map.config.num_blocks)
         key = (inner.offset, inner.extents, inner.strides)
         if inner.is_empty or key in seen:
             continue

@@ -95,7 +95,7 @@ def test_tensors_of_one_group_that_overlap():
     half = tensor.layers[:2], tensor.layers[2:]
     tensors = replace(tensor, layers=half[0]), replace(tensor, layers=half[1])
     found = errors(lint(replace(config, kv_cache_tensors=tensors)))["illegal-overlap"]
-    assert found.numbers == {"offset": 0, "tensors": [0, 1]} and found.coordinate["block"] == 0
+    assert found.numbers == {"offset": 0, "tensors": [0, 1], "pairs": 1} and found.coordinate["block"] == 0
 
 
 def test_strides_that_fit_no_layout_and_names_that_are_none():

@@ -3,6 +3,14 @@
 from kvlayout.lazy import attach
 
 __getattr__, __dir__, __all__ = attach(__name__, {
+    ".linting": ("lint",),
+    ".limits": ("OffsetLimit", "offset_limits", "wrapped", "unwrapped"),
+    ".alignment": ("Alignment", "RowFit", "alignments", "row_fits"),
+    ".bounds": ("BlockSpan", "block_span"),
+    ".contained": ("Containment", "containment"),
+    ".blocks": ("BlockSplit", "block_splits"),
+    ".ranks": ("compare_ranks", "count_dependent"),
+    ".shares": ("PaddingShare", "padding_shares"),
     ".transfers": ("Transfer", "MemoryRegion", "transfer", "transfer_selections", "transfer_by_layout",
                    "registered_regions"),
     ".sides": ("Side",),

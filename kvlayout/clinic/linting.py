@@ -11,7 +11,7 @@ from kvlayout.clinic.alignment import lint_alignment
 from kvlayout.clinic.blocks import lint_splits
 from kvlayout.clinic.bounds import lint_bounds
 from kvlayout.clinic.broken import lint_broken
-from kvlayout.clinic.containment import lint_sharing
+from kvlayout.clinic.contained import lint_sharing
 from kvlayout.clinic.limits import lint_limits, offset_limits
 from kvlayout.clinic.ranks import lint_counts
 from kvlayout.clinic.shares import lint_backends, lint_halves, lint_shares

@@ -6,7 +6,7 @@ import kvlayout as kv
 from kvlayout.clinic.alignment import alignments, row_fits
 from kvlayout.clinic.blocks import BlockSplit, uneven_steps
 from kvlayout.clinic.bounds import block_span
-from kvlayout.clinic.containment import containment
+from kvlayout.clinic.contained import containment
 from kvlayout.clinic.limits import limit_rows, offset_limits, unwrapped, wrapped
 from kvlayout.clinic.linting import lint
 from kvlayout.placement import get_kv_cache_config_from_groups

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import kvlayout as kv
 from kvlayout.clinic.alignment import alignments, power_of_two
 from kvlayout.clinic.bounds import block_span, shared_bytes
-from kvlayout.clinic.containment import containment
+from kvlayout.clinic.contained import containment
 from kvlayout.clinic.limits import unwrapped, wrapped
 from kvlayout.clinic.linting import lint
 from kvlayout.clinic.shares import padding_shares

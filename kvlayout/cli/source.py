@@ -21,16 +21,19 @@ def read_plan(what: str, **choices: object) -> Plan:
 
     LayoutError for what can't be read, is neither JSON nor a log, or leaves a choice not open.
     """
+    return make_plan(read_selection(what, **choices))
+
+
+def read_selection(what: str, **choices: object) -> Selection:
+    """Return the selection of ``what``, as :func:`read_plan`; it may be one that no plan follows from."""
     chosen = {name: value for name, value in choices.items() if value is not None}
     if what != STDIN and not is_file(what):
-        return make_plan(Selection(model=get_preset(what).name, **chosen))
+        return Selection(model=get_preset(what).name, **chosen)
     text = read_text(what)
     if not text.lstrip().startswith("{"):
-        return make_plan(captured_selection(parse(text), **chosen))
+        return captured_selection(parse(text), **chosen)
     data = decode_json(text, what)
-    if is_captured(data):
-        return make_plan(captured_selection(data, **chosen))
-    return make_plan(Selection(model=data, **chosen))
+    return captured_selection(data, **chosen) if is_captured(data) else Selection(model=data, **chosen)
 
 
 def is_file(what: str) -> bool:

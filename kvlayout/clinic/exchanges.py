@@ -10,7 +10,7 @@ import numpy as np
 
 from kvlayout.address import AddressMap, Owner
 from kvlayout.clinic.landed import Landed, judge
-from kvlayout.clinic.relaid import relaid
+from kvlayout.clinic.relayout import relaid
 from kvlayout.clinic.segments import Segments, plan_segments
 from kvlayout.clinic.sides import Side
 from kvlayout.errors import LayoutError, check_type

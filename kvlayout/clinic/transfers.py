@@ -9,7 +9,7 @@ import numpy as np
 
 from kvlayout.address import AddressMap
 from kvlayout.arrays import integers
-from kvlayout.clinic.relaid import relaid
+from kvlayout.clinic.relayout import relaid
 from kvlayout.errors import LayoutError, check_int, check_type
 from kvlayout.layout import KVCacheLayout
 from kvlayout.plan import Plan

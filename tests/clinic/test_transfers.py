@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlayout.clinic.relaid import relaid
+from kvlayout.clinic.relayout import relaid
 from kvlayout.clinic.transfers import (
     MemoryRegion,
     Transfer,

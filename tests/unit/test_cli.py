@@ -100,7 +100,7 @@ def test_decode_an_address(captured):
     assert owner == {"layer": "model.layers.2.self_attn.attn", "block": 3, "head": 1, "state": 5, "byte": 300,
                      "field": "V", "element": 22, "tensor": 0, "group": 0}
     text = run("decode", captured["BLNHC"], "--address", f"{offset:,}").stdout
-    assert "block 3, head 1, state 5, byte 300: V, element 22" in " ".join(text.split())
+    assert "block 3, head 1, state 5, byte 300 of the state: V, element 22" in " ".join(text.split())
 
 
 def test_decode_from_pasted_text_on_stdin(captured):
@@ -113,24 +113,59 @@ def test_decode_from_pasted_text_on_stdin(captured):
 def test_an_address_outside_is_a_finding(captured, address, words):
     done = run("decode", captured["BLNHC"], "--address", address)
     assert done.exit_code == 1 and words in " ".join(done.stdout.split())
-    assert json_of("decode", captured["BLNHC"], "--address", address, status=1)["inside"] is False
+    assert json_of("decode", captured["BLNHC"], "--address", address, status=1)["where"] != "inside"
 
 
 def test_decode_padding():
     facts = json_of("decode", "Qwen/Qwen3-Next-80B-A3B-Instruct", "--address", 1_097_728)
-    assert {one["group"] for one in facts["padding"]} == {0, 1, 2}  # the state's page, up to the attention's
+    assert {one["group"] for one in facts["padding_of"]} == {0, 1, 2}  # the state's page, up to the attention's
     assert [owner["group"] for owner in facts["owners"]] == [3]
 
 
+def test_decode_names_the_product_that_wrapped(tmp_path):
+    """xpu-kernels#445: block 2,066 of 1,039,680 bytes in int32 points below the base."""
+    spec = kv.MLAAttentionSpec(block_size=64, num_kv_heads=1, head_size=1_039_680 // 64, dtype="uint8")
+    config = kv.get_kv_cache_config_from_groups(kv.get_kv_cache_groups({"a": spec}, "LBNHC"), 0, "LBNHC",
+                                                num_gpu_blocks_override=4096)
+    capture.save(config, tmp_path / "one.json")
+    facts = json_of("decode", tmp_path / "one.json", "--address", "-2146988416", status=1)
+    assert any("Block 2,066 of a" in sentence for sentence in facts["sentences"])
+
+
 def test_decode_a_slot():
-    facts = json_of("decode", QWEN, "--slot", 75)
-    (group,) = facts["groups"]
-    assert (group["block"], group["row"]) == (4, 11)
-    assert group["offsets"]["model.layers.1.self_attn.attn"] == 64 * 65_536 + 4 * 65_536 + 11 * 4096
-    assert json_of("decode", QWEN, "--slot", "-1") == {"slot": -1, "is_ignored": True, "groups": []}
+    (group,) = json_of("decode", QWEN, "--slot", 75)["groups"]
+    assert (group["block"], group["row"], group["in_pool"]) == (4, 11, True)
+    first = 64 * 65_536 + 4 * 65_536 + 11 * 4096
+    assert group["offsets"]["model.layers.1.self_attn.attn"] == [first + 512 * head for head in range(8)]
+    (ignored,) = json_of("decode", QWEN, "--slot", "-1")["groups"]
+    assert ignored["block"] is None and ignored["offsets"] == {} and "ignores" in ignored["notes"][0]
     past = json_of("decode", QWEN, "--slot", 64 * 16, status=1)["groups"][0]
-    assert past["is_past_end"] and past["offsets"] == {}
+    assert past["in_pool"] is False and past["offsets"] == {}
     assert "null block" in run("decode", QWEN, "--slot", 3).stdout
+
+
+def test_lint(tmp_path, captured):
+    found = json_of("lint", QWEN, "--layout", "BLNHC", "--blocks", 2342)["findings"]
+    passed = [one["numbers"] for one in found if one["rule"] == "int32-offset"]
+    assert {numbers["first_block"] for numbers in passed} == {1171, 2341}
+    assert "BLOCK-SPAN" in run("lint", captured["text"]).stdout.upper()
+    broken = json.loads(captured["BLNHC"].read_text())
+    broken["kv_cache_config"]["kv_cache_tensors"][0]["size"] //= 2
+    (tmp_path / "broken.json").write_text(json.dumps(broken))
+    assert {one["severity"] for one in json_of("lint", tmp_path / "broken.json", status=1)["findings"]} >= {"error"}
+
+
+def test_shape():
+    """LMCache#4463 and kvcached#321."""
+    (one,) = json_of("shape", "(100, 8, 16, 256)", "--itemsize", 2)["tensors"]
+    assert "BHNC" in {"".join(reading["axes"]) for reading in one["readings"]}
+    assert "Ambiguous" in run("shape", "(2, 2, 16, 2, 128)").stdout
+    text = "TMA dims (128, 64, 1, 49408, 1) inner first, byte strides (2, 256, 256, 2064384, 0)"
+    assert "1,041" in run("shape", text, "--itemsize", 2).stdout
+    assert "Ambiguous" in run("shape", "-", stdin="(1000, 2, 16, 256)").stdout
+    assert run("shape", "(7, 0)").exit_code in (1, 2)
+    for wrong in ("", "hello", "(((((" * 1000, text):
+        refused("shape", wrong)
 
 
 def test_verify():
@@ -204,7 +239,7 @@ def test_hostile_files(tmp_path, content):
     path = tmp_path / "bad.json"
     path.write_bytes(content)
     for args in (("explain", path), ("decode", path, "--address", 0), ("transfer", path), ("diff", path, path),
-                 ("log", path, path), ("verify", path)):
+                 ("lint", path), ("log", path, path), ("verify", path)):
         refused(*args)
     refused("log", QWEN, path)
 

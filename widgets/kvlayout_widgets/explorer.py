@@ -23,6 +23,7 @@ from kvlayout_widgets.landing_bar import LandingBar
 from kvlayout_widgets.selection_bar import SelectionBar
 from kvlayout_widgets.state import State
 from kvlayout_widgets.tabs.base import PictureTab, Tab
+from kvlayout_widgets.tabs.clinic import ClinicTab
 from kvlayout_widgets.tabs.code import CodeTab
 from kvlayout_widgets.tabs.compare import CompareTab
 from kvlayout_widgets.tabs.memory import MemoryTab
@@ -31,7 +32,7 @@ from kvlayout_widgets.tabs.page import PageTab
 from kvlayout_widgets.tabs.resolver import ResolverTab
 from kvlayout_widgets.tabs.strides import StridesTab
 
-TABS = (OffsetsTab, PageTab, MemoryTab, CompareTab, ResolverTab, StridesTab, CodeTab)
+TABS = (OffsetsTab, PageTab, MemoryTab, CompareTab, ClinicTab, ResolverTab, StridesTab, CodeTab)
 
 
 class Explorer:
@@ -77,8 +78,8 @@ class Explorer:
         self.state.observe(lambda change: self.allocation.show(), "cache")
         self._tabs.observe(lambda change: self.act(lambda: None), "selected_index")
         for tab in self.tabs.values():
-            if isinstance(tab, PictureTab):
-                tab.picture.observe(self._host_changed, ["is_dark", "pixel_ratio"])
+            for picture in tab.pictures:
+                picture.observe(self._host_changed, ["is_dark", "pixel_ratio"])
         self.refresh()
 
     def _build(self) -> widgets.Widget:
@@ -114,8 +115,8 @@ class Explorer:
         """The theme of the pictures: the one that was given, or JupyterLab's."""
         if self._theme is not None:
             return self._theme
-        pictures = (tab.picture for tab in self.tabs.values() if isinstance(tab, PictureTab))
-        return "dark" if any(picture.is_dark for picture in pictures) else "light"
+        is_dark = any(picture.is_dark for tab in self.tabs.values() for picture in tab.pictures)
+        return "dark" if is_dark else "light"
 
     def show(self, title: str) -> None:
         """Bring a tab to the front."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import ipywidgets as widgets
 
+from kvlayout.errors import LayoutError
 from kvlayout_widgets.figures.common import Coordinate, Drawing
 from kvlayout_widgets.figures.wording import address_words, coordinate_words
 from kvlayout_widgets.html import paragraph
@@ -52,6 +53,33 @@ class Tab:
         """The figure that is shown, for export; None if the tab has none."""
         return None
 
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """Its pictures, which say how dark the page is."""
+        return ()
+
+
+class TextTab(Tab):
+    """A tab of text below its own controls. A choice that is refused has its reason between the two."""
+
+    def __init__(self, state: State, act: Act, controls: tuple[widgets.Widget, ...] = (), hint: str = ""):
+        super().__init__(state, act)
+        row = widgets.HBox(controls, layout=widgets.Layout(flex_flow="row wrap", align_items="center"))
+        self.complaint, self.text = widgets.HTML(), widgets.HTML()
+        self.widget = widgets.VBox([row, self.complaint, self.text, widgets.HTML(paragraph(hint, "note"))])
+
+    def draw(self, theme: str) -> None:
+        self.complaint.value = ""
+        try:
+            self.text.value = self.html()
+        except LayoutError as error:
+            # The choice is at fault, not the explorer: the reason stands where the choice is.
+            self.complaint.value, self.text.value = paragraph(f"✗ {error}", "refused"), ""
+
+    def html(self) -> str:
+        """Return what to show; LayoutError for what the user chose wrongly."""
+        raise NotImplementedError
+
 
 class PictureTab(Tab):
     """A tab with one picture, below its own controls. Its events come in data coordinates of the axes they hit."""
@@ -71,6 +99,10 @@ class PictureTab(Tab):
     @property
     def drawing(self) -> Drawing | None:
         return self._drawing
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        return (self.picture,)
 
     def draw(self, theme: str) -> None:
         is_empty = self.state.coordinate is None

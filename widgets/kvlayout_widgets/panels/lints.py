@@ -39,7 +39,7 @@ class LintsPanel(TextTab):
             options=[("all", "note"), ("warnings and errors", "warning"), ("errors", "error")], description="Show",
             tooltip="The least severity that is listed", layout=widgets.Layout(width="230px"),
             style={"description_width": "46px"})
-        self.go_to = widgets.Dropdown(options=[("a finding's coordinate …", None)], description="Select",
+        self.go_to = widgets.Dropdown(options=[("a finding's coordinate …", 0)], description="Select",
                                       tooltip="Select the coordinate of a finding in all tabs",
                                       layout=widgets.Layout(width="310px"), style={"description_width": "46px"})
         super().__init__(state, act, (self.subject, self.least, self.go_to))
@@ -80,12 +80,12 @@ class LintsPanel(TextTab):
         layers = self.state.plan.address_map.layers
         there = [(f"{index}. {one.rule}", index) for index, one in enumerate(self._listed, 1)
                  if one.coordinate and one.coordinate.get("layer") in layers]
-        self.go_to.options = [("a finding's coordinate …", None), *there]
+        self.go_to.options = [("a finding's coordinate …", 0), *there]
         self.go_to.disabled = not there
         self._is_setting = False
 
     def _go(self) -> None:
-        if self.go_to.value is not None:
+        if self.go_to.value:
             at = self._listed[self.go_to.value - 1].coordinate
             self.state.select(at["layer"], *(at.get(name, 0) for name in ("block", "head", "state", "byte")))
 
@@ -94,7 +94,9 @@ def findings_table(found: list[Finding], listed: list[Finding]) -> str:
     """Return the findings as a table, below a count of each severity."""
     counts = [sum(one.severity == kind for one in found) for kind in SEVERITIES]
     said = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for count, kind in zip(counts, SEVERITIES))
-    head = paragraph(f"{'✗' if counts[0] else '✓'} {said}", "bad" if counts[0] else "good")
+    worst = next((kind for kind, count in zip(SEVERITIES[:2], counts) if count), None)
+    sign, kind = {"error": ("✗", "bad"), "warning": ("!", "amber"), None: ("✓", "good")}[worst]
+    head = paragraph(f"{sign} {said}", kind)
     rows = [(str(index), span(_SIGNS[one.severity], _KINDS[one.severity]), escape(one.rule), escape(one.message)
              + paragraph(_where(one), "note"), escape(one.cure or "")) for index, one in enumerate(listed, 1)]
     return head + (table(("", "severity", "rule", "finding", "cure"), rows) if rows else "")

@@ -1,7 +1,5 @@
 """The explorer in a real browser: a real model's cache is allocated, clicked at, and laid out another way."""
 
-import json
-import re
 from pathlib import Path
 
 import pytest

@@ -137,7 +137,8 @@ def test_an_address_of_an_error_with_its_base():
     base = 0x7F0000000000
     panel.base.value, panel.address.value = hex(base), hex(base + 65_536 * 100 + 512)
     owner = shown.plan.address_map.owners(65_536 * 100 + 512)[0]
-    assert cells(panel)[:6] == ["0", owner.layer, str(owner.block), str(owner.head), str(owner.state), str(owner.byte)]
+    numbers = (owner.block, owner.head, owner.state, owner.byte)
+    assert cells(panel)[:6] == ["0", owner.layer, *map(str, numbers)]
     panel.address.value = hex(base - 2**31)
     assert "lies 2,147,483,648 bytes before the base" in text_of(panel)
     panel.address.value = hex(base + shown.plan.config.size_bytes)
@@ -186,7 +187,8 @@ def test_the_selected_layers_view_begins_where_torch_says():
     shown, panel = opened("Names", model="gemma3-hybrid-tiny", num_blocks=5, layout="BLNHC")
     for index, layer in enumerate(shown.plan.address_map.layers):
         shown.select(index, 1)
-        assert f"{layer} as a plain strided view, from byte {shown.plan.address_map.offset(layer, 0):,}" in text_of(panel)
+        start = shown.plan.address_map.offset(layer, 0)
+        assert f"{layer} as a plain strided view, from byte {start:,}" in text_of(panel)
 
 
 def test_lines_of_a_log():

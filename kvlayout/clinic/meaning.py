@@ -11,6 +11,7 @@ from kvlayout.clinic.wraps import Beyond, Wrap, beyond, wraps_to
 from kvlayout.errors import LayoutError, check_int, check_type
 
 _NUMBER = re.compile(r"([+-]?)(?:0[xX]([0-9a-fA-F_]{1,40})|(\d[\d_,]{0,40}))")
+_GROUPING = str.maketrans("", "", "_,")
 _MOST = 2**63
 _SHOWN = 3
 
@@ -113,9 +114,10 @@ def parse_address(text: int | str, argument: str = "address") -> int:
         number = check_int(argument, text, minimum=-_MOST)
     else:
         found = _NUMBER.fullmatch(text[:100].strip()) if len(text) <= 100 else None
-        digits = "" if found is None else (found[2] or found[3]).replace("_", "").replace(",", "")
+        digits = "" if found is None else (found[2] or found[3]).translate(_GROUPING)
         if not digits or not digits.isascii():
-            raise LayoutError(argument, text, "is no address", "Write a decimal number, or hex that begins with 0x")
+            raise LayoutError(argument, text, "is not an address",
+                              "Write a byte offset or address, such as 68,681,728 or 0x4180000")
         number = int(digits, 16 if found[2] else 10) * (-1 if found[1] == "-" else 1)
     if not -_MOST <= number < 2 * _MOST:
         raise LayoutError(argument, text, "must be an address that 64 bits hold")

@@ -28,7 +28,7 @@ def test_the_panels(lab, lab_page):
     explorer.notebook.wait_idle()
     assert "layer 12 · block 37" in explorer.readout
     explorer.fill("Address", "nonsense")
-    explorer.root.get_by_text("is no address").wait_for()
+    explorer.root.get_by_text("is not an address").wait_for()
 
     explorer.panel("Names")
     plan = make_plan(Selection(num_blocks=4096, layout="BLNHC"))

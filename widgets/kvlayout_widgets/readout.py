@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 from kvlayout.address import AddressMap, Owner, Padding
-from kvlayout.errors import LayoutError
 from kvlayout_widgets.figures.common import Coordinate
 from kvlayout_widgets.figures.theme import exact_address, exact_bytes
 from kvlayout_widgets.figures.wording import address_words, coordinate_words, layer_words, steps_words
@@ -55,13 +52,3 @@ def offset_lines(address_map: AddressMap, offset: int) -> list[str]:
     said = sorted([*((one.group, owner_words(address_map, one)) for one in owners),
                    *((one.group, padding_words(address_map, one)) for one in gaps)])
     return [exact_address(offset), *(f"group {group}: {text}" if several else text for group, text in said)]
-
-
-def parse_address(text: str) -> int:
-    """Return the byte offset in ``text``, decimal (commas allowed) or 0x hexadecimal; else LayoutError."""
-    plain = re.sub(r"[,_\s]", "", text)
-    try:
-        return int(plain, 16) if plain.lower().startswith("0x") else int(plain)
-    except ValueError:
-        raise LayoutError("address", text, "is not an address",
-                          "Write a byte offset, such as 68,681,728 or 0x4180000") from None

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import ipywidgets as widgets
 
+from kvlayout.clinic import parse_address
 from kvlayout.errors import LayoutError
 from kvlayout.layout import AXES
 from kvlayout_widgets.figures.theme import AXIS_WORDS
 from kvlayout_widgets.html import chip, paragraph, span
-from kvlayout_widgets.readout import coordinate_lines, offset_lines, parse_address
+from kvlayout_widgets.readout import coordinate_lines, offset_lines
 from kvlayout_widgets.slider import Slider
 from kvlayout_widgets.state import State
 

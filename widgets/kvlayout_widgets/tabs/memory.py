@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipywidgets as widgets
 
 from kvlayout.address import AddressMap
+from kvlayout.clinic import parse_address
 from kvlayout.errors import LayoutError
 from kvlayout.layout import AXES
 from kvlayout.plan import Plan
@@ -15,7 +16,7 @@ from kvlayout_widgets.figures.theme import AXIS_COLOURS, AXIS_WORDS, format_byte
 from kvlayout_widgets.figures.wording import group_words, physical_axes
 from kvlayout_widgets.html import paragraph
 from kvlayout_widgets.memory_window import Window, window_of
-from kvlayout_widgets.readout import offset_lines, parse_address
+from kvlayout_widgets.readout import offset_lines
 from kvlayout_widgets.state import State
 from kvlayout_widgets.tabs.base import Act, PictureTab
 from kvlayout_widgets.tiny import BLOCKS, HEADS, LAYERS, STATES, tiny_map

@@ -26,5 +26,10 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".readings": ("Reading", "find_readings", "describe_readings"),
     ".pasted_shapes": ("PastedTensor", "parse_shapes"),
     ".descriptor": ("DescriptorReading", "read_descriptor"),
+    ".formula": ("compare_formula",),
+    ".divergence": ("Coordinate", "Divergence"),
+    ".formula_names": ("NAMES",),
+    ".formula_hits": ("Hit",),
+    ".classics": ("CLASSICS", "Classic", "right_formula"),
     ".log_check": ("LogFact", "check_log"),
 })

@@ -19,6 +19,7 @@ class ExactError(ArithmeticError):
 def _refuse(bad, taken, what: str, *operands) -> None:
     bad = np.asarray(bad & taken)
     if bad.any():
+        bad = np.broadcast_to(bad, np.broadcast_shapes(bad.shape, *map(np.shape, operands)))
         first = np.unravel_index(int(np.argmax(bad)), bad.shape)
         shown = tuple(f"{int(np.broadcast_to(value, bad.shape)[first]):,}" for value in operands)
         raise ExactError(what.format(*shown))

@@ -65,6 +65,15 @@ def test_a_step_that_is_not_taken_is_not_judged():
         parse_expression("a // b", NAMES)(a=[6, 4], b=[2, 0])
 
 
+@pytest.mark.parametrize("text, said", [
+    ("a // 0", "divides by zero: 6 // 0"), ("a % (b - b)", "divides by zero: 6 % 0"), ("a << 63", "6 << 63"),
+    ("a >> (0 - 1)", "6 >> -1"), ("a * (1 << 62)", "passes 63 bits: 6"),
+])
+def test_a_number_that_meets_an_array_is_named_with_its_first(text, said):
+    with pytest.raises(LayoutError, match=said):
+        parse_expression(text, NAMES)(a=[[6, 4], [2, 1]], b=3)
+
+
 @pytest.mark.parametrize("text, named", [
     ("", "can't be read|one expression"), ("   ", "one expression"), ("a +", "can't be read"),
     ("a b", "can't be read"),

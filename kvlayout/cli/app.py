@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kvlayout.cli import decode, diff, explain, lint, log, shape, transfer, verify, words
+from kvlayout.cli import decode, diff, explain, formula, lint, log, shape, transfer, verify, words
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -13,6 +13,7 @@ app = typer.Typer(
          "input. --json prints plain JSON.")
 app.command("explain")(explain.explain)
 app.command("decode")(decode.decode)
+app.command("formula")(formula.formula)
 app.command("lint")(lint.lint)
 app.command("shape")(shape.shape)
 app.command("verify")(verify.verify)

@@ -6,7 +6,6 @@ import pytest
 
 import kvlayout
 
-
 TABLES = ("CLASSICS", "NAMES")
 
 

@@ -68,7 +68,8 @@ def test_explain_of_choices():
 
 @pytest.mark.parametrize("model", MODELS)
 def test_tables_fit_80_columns(model):
-    for args in (("explain", model), ("transfer", model), ("decode", model, "--slot", 100)):
+    for args in (("explain", model), ("transfer", model), ("decode", model, "--slot", 100), ("formula", model),
+                 ("formula", model, "--classic", "kv-split-planes")):
         done = run(*args)
         assert done.exit_code in (0, 1), (args, done.output)
         assert max(map(len, done.stdout.splitlines())) <= 80
@@ -155,6 +156,34 @@ def test_lint(tmp_path, captured):
     assert {one["severity"] for one in json_of("lint", tmp_path / "broken.json", status=1)["findings"]} >= {"error"}
 
 
+def test_formula(tmp_path):
+    """vllm#42740 and #50276."""
+    wrong = "layer_offset + block * block_stride + (head * num_states + token) * content_bytes + element * 2"
+    facts = json_of("formula", QWEN, wrong, "--layout", "LBNHC", "--layer", 0, "--block", 3, status=1)
+    first = "model.layers.0.self_attn.attn"
+    assert facts["first"] == {"layer": first, "block": 3, "head": 0, "token": 1, "element": 0}
+    assert (facts["expected"], facts["found"]) == (3 * 65_536 + 4_096, 3 * 65_536 + 512)
+    assert facts["share"] == 126 / 128 and facts["sampled"] is False and facts["diverging"] == {"3": 126 / 128}
+    assert facts["victims"][0]["layer"] == first and facts["outside"] == 0
+    assert json_of("formula", QWEN, wrong, "--layout", "LBHNC")["first"] is None
+    spec = kv.MLAAttentionSpec(block_size=64, num_kv_heads=1, head_size=584, dtype="uint8", alignment=576)
+    groups = [kv.KVCacheGroupSpec([f"layers.{i}" for i in range(4)], spec)]
+    packed = tmp_path / "packed.json"
+    capture.save(kv.get_kv_cache_config_from_groups(groups, 0, "BLNHC", num_gpu_blocks_override=100), packed)
+    done = run("formula", packed, "--classic", "block-stride-length", "--layer", "layers.3", "--block", 99)
+    assert done.exit_code == 1 and "112,320 bytes that it touches" in " ".join(done.stdout.split())
+    facts = json_of("formula", packed, "layer_offset + block * block_stride", "--length", "page_bytes")
+    assert facts["share"] == 0 and facts["checked"] == 400
+    done = run("formula", QWEN, "--classic", "flat-slot", "--layout", "LBNHC")
+    assert done.exit_code == 0 and "does no harm" in done.stdout
+    assert json_of("formula", QWEN, "--layout", "BLNHC")["names"]["block_stride"]["first_layer"] == 1_835_008
+    assert "int32-elements" in run("formula", QWEN).stdout
+    for args in (("",), ("block.x",), ("block", "--layer", "no"), ("block", "--layer", "-1"),
+                 ("block", "--block", 64), ("block", "--block", "x"), ("--classic", "no"),
+                 ("block", "--classic", "flat-slot"), ("block", "--length", "-1"), ("(" * 3000,)):
+        refused("formula", QWEN, *args)
+
+
 def test_shape():
     """LMCache#4463 and kvcached#321."""
     (one,) = json_of("shape", "(100, 8, 16, 256)", "--itemsize", 2)["tensors"]
@@ -239,7 +268,7 @@ def test_hostile_files(tmp_path, content):
     path = tmp_path / "bad.json"
     path.write_bytes(content)
     for args in (("explain", path), ("decode", path, "--address", 0), ("transfer", path), ("diff", path, path),
-                 ("lint", path), ("log", path, path), ("verify", path)):
+                 ("lint", path), ("formula", path, "0"), ("log", path, path), ("verify", path)):
         refused(*args)
     refused("log", QWEN, path)
 

@@ -41,5 +41,7 @@ def findings(selection: Selection) -> list[Finding]:
     except LayoutError:
         if not is_captured(selection.model):
             raise
-        return findings_of(config_from_dict(selection.model[CONFIG]), selection.layout)
+        # The sizes may be the very fault: a padded page that is to be split has no plan.
+        return findings_of(config_from_dict(selection.model[CONFIG]), selection.layout,
+                           kernel_block_sizes=selection.model.get("kernel_block_sizes"))
     return findings_of(plan)

@@ -184,6 +184,14 @@ def test_formula(tmp_path):
         refused("formula", QWEN, *args)
 
 
+def test_lint_of_a_capture_whose_kernel_blocks_have_no_plan():
+    """vllm#54877: the sizes that it was captured with are the fault."""
+    padded = ROOT / "notebooks" / "data" / "cases" / "vllm-54877.json"
+    first = json_of("lint", padded, status=1)["findings"][0]
+    assert (first["rule"], first["numbers"]["asked_bytes"], first["numbers"]["across_step"]) == (
+        "padded-split", 606_208, 49_152)
+
+
 def test_shape():
     """LMCache#4463 and kvcached#321."""
     (one,) = json_of("shape", "(100, 8, 16, 256)", "--itemsize", 2)["tensors"]

@@ -7,6 +7,9 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".offsets": ("OffsetsFigure", "offsets_figure"),
     ".page": ("PageFigure", "page_figure"),
     ".memory": ("MemoryFigure", "memory_figure"),
+    ".compare": ("CompareFigure", "compare_figure"),
+    ".reach": ("ReachFigure", "reach_figure"),
+    ".spans": ("Span", "SpansFigure", "spans_figure"),
     ".resolver": ("ResolverFigure", "resolver_figure"),
     ".strides": ("StridesFigure", "strides_figure"),
 })

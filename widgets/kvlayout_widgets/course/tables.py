@@ -24,24 +24,31 @@ PROPERTIES = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table that a notebook shows; ``rows`` are plain text, the first column a layout's name where there is one."""
+    """A table that a notebook shows; ``rows`` are plain text, the first column a layout's name where there is one.
+
+    ``is_prose``: the cells are words, to be read from the left, not numbers.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: str = ""
+    is_prose: bool = False
 
     def _repr_html_(self) -> str:
         # A header of chips would be wider than a notebook. Jupyter aligns cells to the right, which suits no name.
-        cells = [[f'<div style="text-align:left;white-space:nowrap">{_first_cell(first)}</div>', *map(escape, rest)]
-                 for first, *rest in self.rows]
+        cells = [[f'<div style="text-align:left;white-space:nowrap">{_first_cell(first)}</div>',
+                  *map(self._cell, rest)] for first, *rest in self.rows]
         return (f"<style>{STYLE}</style><div class='kvl'>"
                 f"{html_table(list(map(escape, self.header)), cells, self.caption)}</div>")
+
+    def _cell(self, text: str) -> str:
+        return f'<div style="text-align:left">{escape(text)}</div>' if self.is_prose else escape(text)
 
     def __repr__(self) -> str:
         widths = [max(map(len, column)) for column in zip(self.header, *self.rows)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths))
                  for row in (self.header, *self.rows)]
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join(line.rstrip() for line in (*filter(None, [self.caption]), *lines))
 
 
 def _first_cell(text: str) -> str:

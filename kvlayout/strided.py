@@ -64,6 +64,11 @@ class StridedSet:
         return 0 if self.is_empty else math.prod(self.extents[axis] for axis in self.walk[:self._tail[0]])
 
     @property
+    def runs_are_apart(self) -> bool:
+        """No two of the runs touch or overlap, so that :attr:`num_runs` and :attr:`run_length` say all of them."""
+        return all(self.strides[axis] > self._spans[i + 1] for i, axis in enumerate(self.walk[:self._tail[0]]))
+
+    @property
     def is_dense(self) -> bool:
         """All addresses form one run."""
         return not self.is_empty and self._tail[0] == 0

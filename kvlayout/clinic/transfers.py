@@ -13,7 +13,7 @@ from kvlayout.clinic.relayout import relaid
 from kvlayout.errors import LayoutError, check_int, check_type
 from kvlayout.layout import KVCacheLayout
 from kvlayout.plan import Plan
-from kvlayout.strided import merge_runs
+from kvlayout.strided import StridedSet, merge_runs
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,10 @@ def transfer(address_map: AddressMap, *, blocks, layers=None, heads=None) -> Tra
     """
     check_type("address_map", address_map, AddressMap)
     layers = _layers(address_map, layers)
+    if blocks is None and heads is None and layers is not None and len(layers) == 1:
+        found = _whole_layer(address_map, layers[0])
+        if found is not None:
+            return found
     _, lengths = address_map.run_arrays(layers, _indices("blocks", blocks), _indices("heads", heads))
     return _counted(lengths)
 
@@ -98,10 +102,14 @@ def transfer_selections(address_map: AddressMap, *, block: int = 0, layer: str |
     group = address_map.config.kv_cache_groups[address_map.region(layer).group].layer_names
     num_blocks = address_map.shape(layer)[0]
     request = np.arange(1, num_blocks) if request is None else request
-    starts, lengths = [], []
+    with_slots: dict[int, list[str]] = {}
     for name in group:
-        shard = shard_slots(address_map.shape(name)[1], tp_rank, tp_size)
-        run_starts, run_lengths = address_map.run_arrays(name, block, shard)
+        with_slots.setdefault(address_map.shape(name)[1], []).append(name)
+    starts, lengths = [], []
+    for slots, names in with_slots.items():
+        shard = shard_slots(slots, tp_rank, tp_size)
+        # A whole page needs no look at what lies where inside of it.
+        run_starts, run_lengths = address_map.run_arrays(names, block, None if len(shard) == slots else shard)
         starts.append(run_starts)
         lengths.append(run_lengths)
     _, shard_lengths = merge_runs(np.concatenate(starts), np.concatenate(lengths))
@@ -164,6 +172,17 @@ def transfer_by_layout(plan: Plan | AddressMap, *, blocks, layers=None, heads=No
         except LayoutError as error:
             found[layout.name] = f"{error.argument}: {error.rule}"
     return found
+
+
+def _whole_layer(address_map: AddressMap, layer: int) -> Transfer | None:
+    """All blocks of one layer, however many, from the strides alone; None where its runs touch each other."""
+    region = address_map.region(layer)
+    local = int(np.flatnonzero(region.layers == layer)[0])
+    addresses = StridedSet(region.geometry.offset + local * region.geometry.strides[0],
+                           (1, *region.geometry.shape[1:]), region.geometry.strides)
+    if addresses.is_empty:
+        return Transfer()
+    return Transfer({addresses.run_length: addresses.num_runs}) if addresses.runs_are_apart else None
 
 
 def _counted(lengths: np.ndarray) -> Transfer:

@@ -21,6 +21,7 @@ from kvlayout.clinic.transfers import (
 from kvlayout.errors import LayoutError
 from kvlayout.plan import make_plan
 from kvlayout.selection import Selection
+from kvlayout.strided import StridedSet
 from tests.strategies import maps
 
 SIX = ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")
@@ -87,6 +88,39 @@ def test_runs_hold_the_selected_bytes(address_map, data):
     lengths = np.diff(np.concatenate([[0], gaps + 1, [len(offsets)]]))
     values, counts = np.unique(lengths, return_counts=True)
     assert found.run_bytes == dict(zip(values.tolist(), counts.tolist()))
+
+
+@given(maps(), st.data())
+def test_a_whole_layer_from_its_strides_is_all_of_its_blocks(address_map, data):
+    layer = data.draw(st.sampled_from(address_map.layers))
+    assert transfer(address_map, blocks=None, layers=layer) == \
+        transfer(address_map, blocks=range(address_map.shape(layer)[0]), layers=layer)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 12)), min_size=1, max_size=4))
+def test_runs_that_are_said_to_be_apart_are(axes):
+    found = StridedSet(0, *zip(*axes))
+    if found.runs_are_apart:
+        offsets = np.unique(sum(np.ix_(*(np.arange(n) * stride for n, stride in axes))))
+        lengths = np.diff(np.flatnonzero(np.concatenate([[True], np.diff(offsets) > 1, [True]])))
+        assert lengths.tolist() == [found.run_length] * found.num_runs
+
+
+def test_runs_that_touch_across_two_axes_are_not_apart():
+    """Two heads with a gap between them, and blocks that begin where the last head ends."""
+    assert not StridedSet(0, (4, 2, 8), (20, 12, 1)).runs_are_apart
+    assert StridedSet(0, (4, 2, 8), (21, 12, 1)).runs_are_apart
+
+
+def test_a_whole_layer_of_a_huge_pool_is_counted_at_once():
+    plan = make_plan(Selection(model="llama-tiny", available_memory=140 << 30))
+    start = time.perf_counter()
+    found = transfer_by_layout(plan, blocks=None, layers=1)
+    assert time.perf_counter() - start < 0.5
+    blocks, heads, states, content = plan.address_map.shape(1)
+    assert blocks > 9_000_000
+    assert found["BLNHC"].run_bytes == {heads * states * content: blocks}
+    assert found["BHLNC"].run_bytes == {states * content: blocks * heads}
 
 
 @given(maps())

@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = attach(__name__, {
                    "registered_regions"),
     ".sides": ("Side",),
     ".exchanges": ("Exchange", "Misplaced", "exchange", "mistaken"),
+    ".fates": ("Fates",),
     ".byte_map": ("fingerprint",),
     ".vocabulary": ("names", "no_word"),
     ".slots": ("decode_slot", "context_parallel_slot", "compare_block_sizes", "usable_tokens"),

@@ -42,8 +42,8 @@ def judge(done: Segments, meant: Segments, starts: np.ndarray, lengths: np.ndarr
     at, width = cuts[:-1], np.diff(cuts)
     wanted = depth_at(at, starts, starts + lengths) > 0
     depth = depth_at(at, done.target_offset, done.target_offset + done.length)
-    by, origin = _writer(at, done)
-    should, proper = _writer(at, meant)
+    by, origin = writer_at(at, done)
+    should, proper = writer_at(at, meant)
     right = wanted & (depth == 1) & (by >= 0) & (by == should) & (origin == proper)
     kinds = {"right": right, "missing": wanted & (depth == 0), "twice": wanted & (depth > 1),
              "wrong": wanted & (depth == 1) & ~right, "stray": ~wanted & (depth > 0)}
@@ -61,7 +61,7 @@ def depth_at(at: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray
     return np.searchsorted(np.sort(starts), at, side="right") - np.searchsorted(np.sort(ends), at, side="right")
 
 
-def _writer(at: np.ndarray, copies: Segments) -> tuple[np.ndarray, np.ndarray]:
+def writer_at(at: np.ndarray, copies: Segments) -> tuple[np.ndarray, np.ndarray]:
     """(source, source offset) of the copy that writes each offset and reaches furthest, -1 where none does."""
     nobody = np.full(len(at), -1, dtype=np.int64)
     if not len(copies):

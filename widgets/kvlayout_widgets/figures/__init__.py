@@ -12,4 +12,6 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".spans": ("Span", "SpansFigure", "spans_figure"),
     ".resolver": ("ResolverFigure", "resolver_figure"),
     ".strides": ("StridesFigure", "strides_figure"),
+    ".transfer": ("TransferFigure", "transfer_figure"),
+    ".exchange": ("ExchangeFigure", "exchange_figure"),
 })

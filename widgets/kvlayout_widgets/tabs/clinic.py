@@ -2,74 +2,17 @@
 
 from __future__ import annotations
 
-import ipywidgets as widgets
-
-from kvlayout_widgets.figures.common import Drawing
-from kvlayout_widgets.html import paragraph
 from kvlayout_widgets.panels.address import AddressPanel
 from kvlayout_widgets.panels.lints import LintsPanel
 from kvlayout_widgets.panels.log import LogPanel
 from kvlayout_widgets.panels.names import NamesPanel
-from kvlayout_widgets.picture import Picture
-from kvlayout_widgets.state import State
-from kvlayout_widgets.tabs.base import Act, Tab
+from kvlayout_widgets.tabs.chooser import ChooserTab
 
 PANELS = (LintsPanel, AddressPanel, NamesPanel, LogPanel)
 
 
-class ClinicTab(Tab):
-    """A chooser and the panel that is chosen; each panel is a tab of its own kind, and only that one is drawn.
-
-    Attributes:
-        panels: {title: panel}
-        chooser: whose value is the title of the panel in front
-    """
+class ClinicTab(ChooserTab):
+    """What is wrong with this cache, or with what is thought of it."""
 
     title = "Clinic"
-    depends_on = frozenset({"plan", "coordinate", "problem", "cache", "landing"})
-
-    def __init__(self, state: State, act: Act):
-        self.panels: dict[str, Tab] = {panel.title: panel(state, act) for panel in PANELS}
-        self.chooser = widgets.ToggleButtons(options=list(self.panels), tooltips=[one.asks for one in PANELS],
-                                             style={"button_width": "auto"})
-        self._asks = widgets.HTML(paragraph(PANELS[0].asks, "note"))
-        self._front = widgets.VBox()
-        super().__init__(state, act)
-        self.widget = widgets.VBox([self.chooser, self._asks, self._front])
-        self.chooser.observe(lambda _: self._bring(), "value")
-        self._front.children = [self.visible.widget]
-
-    @property
-    def visible(self) -> Tab:
-        """The panel in front."""
-        return self.panels[self.chooser.value]
-
-    def show(self, title: str) -> None:
-        """Bring a panel to the front."""
-        self.chooser.value = title
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether the panel in front is out of date; setting it marks all panels, clearing it only that one."""
-        return self.visible.is_stale
-
-    @is_stale.setter
-    def is_stale(self, value: bool) -> None:
-        for panel in self.panels.values() if value else (self.visible,):
-            panel.is_stale = value
-
-    @property
-    def drawing(self) -> Drawing | None:
-        return self.visible.drawing
-
-    @property
-    def pictures(self) -> tuple[Picture, ...]:
-        return tuple(picture for panel in self.panels.values() for picture in panel.pictures)
-
-    def draw(self, theme: str) -> None:
-        self.visible.draw(theme)
-
-    def _bring(self) -> None:
-        self._asks.value = paragraph(self.visible.asks, "note")
-        self._front.children = [self.visible.widget]
-        self.act(lambda: None)
+    kinds = PANELS

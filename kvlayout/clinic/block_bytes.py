@@ -30,10 +30,14 @@ def block_runs(address_map: AddressMap, group: int, blocks, layers=None) -> tupl
     """Return offsets and lengths (bytes, merged) of manager blocks in a group's layers, or the named ones."""
     names = address_map.config.kv_cache_groups[group].layer_names if layers is None else layers
     wanted = [address_map.layer_index(name) for name in names]
-    ids = np.unique(kernel_ids(address_map, group, blocks))
+    return map_block_runs(address_map, wanted, np.unique(kernel_ids(address_map, group, blocks)))
+
+
+def map_block_runs(address_map: AddressMap, layers: list[int], ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return offsets and lengths (bytes, merged) of blocks as the map counts them, ascending, in some layers."""
     starts, lengths = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for region in address_map.regions:
-        local = np.flatnonzero(np.isin(region.layers, wanted))
+        local = np.flatnonzero(np.isin(region.layers, layers))
         if not len(local) or not len(ids):
             continue
         local = None if len(local) == len(region.layers) else local  # a whole axis may be part of a longer run

@@ -9,6 +9,7 @@ import numpy as np
 
 from kvlayout.address import AddressMap
 from kvlayout.arrays import integers
+from kvlayout.clinic.block_bytes import map_block_runs
 from kvlayout.clinic.relayout import relaid
 from kvlayout.errors import LayoutError, check_int, check_type
 from kvlayout.layout import KVCacheLayout
@@ -81,7 +82,13 @@ def transfer(address_map: AddressMap, *, blocks, layers=None, heads=None) -> Tra
         found = _whole_layer(address_map, layers[0])
         if found is not None:
             return found
-    _, lengths = address_map.run_arrays(layers, _indices("blocks", blocks), _indices("heads", heads))
+    ids = _indices("blocks", blocks)
+    if heads is None and ids is not None and len(ids := np.unique(ids)) and ids[-1] - ids[0] == len(ids) - 1:
+        layers = list(range(len(address_map.layers))) if layers is None else layers
+        # The last of them must be there in every layer; a stretch of blocks is then as quick as one.
+        address_map.offset(np.array(layers, dtype=np.int64), ids[[0, -1]][:, None])
+        return _counted(map_block_runs(address_map, layers, ids)[1])
+    _, lengths = address_map.run_arrays(layers, ids, _indices("heads", heads))
     return _counted(lengths)
 
 

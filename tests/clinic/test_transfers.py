@@ -97,6 +97,17 @@ def test_a_whole_layer_from_its_strides_is_all_of_its_blocks(address_map, data):
         transfer(address_map, blocks=range(address_map.shape(layer)[0]), layers=layer)
 
 
+@given(maps(), st.data())
+def test_a_stretch_of_blocks_is_all_of_its_blocks(address_map, data):
+    fewest = min(address_map.shape(name)[0] for name in address_map.layers)
+    first = data.draw(st.integers(0, fewest - 1))
+    blocks = list(range(first, data.draw(st.integers(first, fewest - 1)) + 1))
+    layers = data.draw(st.none() | st.lists(st.sampled_from(address_map.layers), min_size=1))
+    _, lengths = address_map.run_arrays(layers, blocks)
+    assert list(transfer(address_map, blocks=blocks[::-1], layers=layers).run_bytes) == sorted(set(lengths.tolist()))
+    assert transfer(address_map, blocks=blocks, layers=layers).num_runs == len(lengths)
+
+
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 12)), min_size=1, max_size=4))
 def test_runs_that_are_said_to_be_apart_are(axes):
     found = StridedSet(0, *zip(*axes))

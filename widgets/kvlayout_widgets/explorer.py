@@ -31,8 +31,9 @@ from kvlayout_widgets.tabs.offsets import OffsetsTab
 from kvlayout_widgets.tabs.page import PageTab
 from kvlayout_widgets.tabs.resolver import ResolverTab
 from kvlayout_widgets.tabs.strides import StridesTab
+from kvlayout_widgets.tabs.transfer import TransferTab
 
-TABS = (OffsetsTab, PageTab, MemoryTab, CompareTab, ClinicTab, ResolverTab, StridesTab, CodeTab)
+TABS = (OffsetsTab, PageTab, MemoryTab, CompareTab, TransferTab, ClinicTab, ResolverTab, StridesTab, CodeTab)
 
 
 class Explorer:

@@ -25,9 +25,9 @@ class Strip:
         group, layer_names, kinds: which group, its layers, the classes of their specs
         useful: runs that hold content if the block is this group's
         padding: the block's other bytes
+        page_padding: the part of ``padding`` inside this group's own pages
         shared: the part of ``useful`` that is useful to another group too
         shared_with: these groups
-        page_padding_bytes: the part of ``padding`` inside this group's own pages
     """
 
     group: int
@@ -35,9 +35,9 @@ class Strip:
     kinds: tuple[str, ...]
     useful: Runs
     padding: Runs
+    page_padding: Runs
     shared: Runs
     shared_with: tuple[int, ...]
-    page_padding_bytes: int
 
     @property
     def useful_bytes(self) -> int:
@@ -53,6 +53,11 @@ class Strip:
     def shared_bytes(self) -> int:
         """Bytes that hold another group's content when the block is that group's."""
         return int(self.shared[1].sum())
+
+    @property
+    def page_padding_bytes(self) -> int:
+        """Bytes of padding inside this group's own pages."""
+        return int(self.page_padding[1].sum())
 
     @property
     def unused_bytes(self) -> int:
@@ -121,9 +126,8 @@ def group_overlay(address_map: AddressMap, block: int) -> list[Strip]:
         spec_kinds = (type(spec).__name__ for spec in config.kv_cache_groups[group].layer_specs.values())
         strips.append(Strip(
             group, config.kv_cache_groups[group].layer_names, tuple(dict.fromkeys(spec_kinds)), useful[group],
-            _pick(own, useful[group], both=False), _union(list(others.values())),
-            tuple(other for other, runs in others.items() if len(runs[0])),
-            int(_pick(pages[group], useful[group], both=False)[1].sum())))
+            _pick(own, useful[group], both=False), _pick(pages[group], useful[group], both=False),
+            _union(list(others.values())), tuple(other for other, runs in others.items() if len(runs[0]))))
     return strips
 
 

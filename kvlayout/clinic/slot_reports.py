@@ -10,9 +10,11 @@ import numpy as np
 from kvlayout.address import AddressMap
 from kvlayout.clinic.block_bytes import kernel_size_of, shared_bytes
 from kvlayout.clinic.slots import check_slot, decode_slot
-from kvlayout.errors import check_type
+from kvlayout.errors import LayoutError, check_type
 from kvlayout.slot_mapping import NULL_BLOCK
 from kvlayout.spec import AttentionSpec, ChunkedLocalAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
+
+_MOST_ADDRESSES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +55,8 @@ def slot_report(slot: int, address_map: AddressMap, *, kernel: bool = False) -> 
     """Return one entry a group of ``address_map`` for a slot (a count of tokens; negative: an ignored token).
 
     ``kernel``: name kernel blocks also where a group's blocks aren't split. A slot beyond the pool is an answer,
-    not an error. Raises LayoutError for a slot that isn't a whole number.
+    not an error. Raises LayoutError for a slot that isn't a whole number, and for a group of more than 4,194,304 head
+    slots in all its layers.
     """
     slot = check_slot("slot", slot)
     check_type("address_map", address_map, AddressMap)
@@ -70,6 +73,9 @@ def _entry(slot: int, address_map: AddressMap, group: int, kernel: bool) -> Slot
     if kernel_size is None or (kernel_size == size and not kernel):
         kernel_size = size if kernel else None
     heads = max((address_map.shape(name)[1] for name in names), default=0)
+    if len(names) * heads > _MOST_ADDRESSES:
+        raise LayoutError("address_map", len(names) * heads, "are more head slots in one group's layers than "
+                          f"{_MOST_ADDRESSES:,}", "Look at one layer with AddressMap.offset")
     states = np.full(len(names), -1, dtype=np.int64)
     addresses = np.full((len(names), heads), -1, dtype=np.int64)
     count = address_map.config.num_blocks
@@ -151,10 +157,13 @@ def _spec_notes(specs: dict[str, KVCacheSpec]) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
+def is_replicated(spec: KVCacheSpec) -> bool:
+    """Return whether every rank of decode context parallelism keeps all of such a layer's tokens."""
+    return isinstance(spec, (MambaSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)) or not spec.dcp_sharded
+
+
 def _replication_notes(specs: dict[str, KVCacheSpec]) -> list[str]:
-    replicated = [one for one in specs.values() if isinstance(one, (MambaSpec, SlidingWindowSpec,
-                                                                    ChunkedLocalAttentionSpec))
-                  or not one.dcp_sharded]
+    replicated = [one for one in specs.values() if is_replicated(one)]
     if not replicated:
         return []
     return [f"{type(replicated[0]).__name__}: replicated on every rank under decode context parallelism, so its "

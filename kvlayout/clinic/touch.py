@@ -53,8 +53,9 @@ class Touched:
                 f"{self.sectors:,} sectors of 32 bytes ({self.sector_share:.0%} of their bytes are wanted), "
                 f"{self.lines:,} lines of 128 bytes, {self.pages:,} pages of 2 MiB."]
         if self.null_blocks:
-            text.append(f"{self.null_blocks:,} entries of the block table are block 0, the null block: they hold no "
-                        "token and aren't counted.")
+            text.append(f"{self.null_blocks:,} of the block table's entries "
+                        f"{'is' if self.null_blocks == 1 else 'are'} block 0, the null block: what holds no token "
+                        "isn't counted.")
         return text
 
 

@@ -45,3 +45,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "
 def code(text: str) -> str:
     """Return program text as a block that keeps its lines and can be selected."""
     return f'<pre class="kvl-code" tabindex="0">{escape(text)}</pre>'
+
+
+def fold(summary: object, body: str, *, is_open: bool = False) -> str:
+    """Return HTML below a line of text that opens and closes it."""
+    return (f'<details class="kvl-fold"{" open" if is_open else ""}><summary>{escape(str(summary))}</summary>'
+            f"{body}</details>")

@@ -6,9 +6,10 @@ from kvlayout_widgets.panels.address import AddressPanel
 from kvlayout_widgets.panels.lints import LintsPanel
 from kvlayout_widgets.panels.log import LogPanel
 from kvlayout_widgets.panels.names import NamesPanel
+from kvlayout_widgets.panels.slots import SlotsPanel
 from kvlayout_widgets.tabs.chooser import ChooserTab
 
-PANELS = (LintsPanel, AddressPanel, NamesPanel, LogPanel)
+PANELS = (LintsPanel, AddressPanel, SlotsPanel, NamesPanel, LogPanel)
 
 
 class ClinicTab(ChooserTab):

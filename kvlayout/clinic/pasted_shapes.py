@@ -93,7 +93,7 @@ def parse_shapes(text: str) -> list[PastedTensor]:
         before = text[max(last_end, one.start() - _BEFORE):one.start()]
         behind_end = lists[index + 1].start() if index + 1 < len(lists) else len(text)
         behind = text[one.end():min(behind_end, one.end() + _AFTER)]
-        kind, last_end = _kind(before, open_for, len(numbers), found), one.end()
+        kind, last_end = _kind(before, open_for, numbers, found), one.end()
         if kind == "shape":
             found.append(_opened(before, numbers))
             open_for = "strides"
@@ -114,15 +114,16 @@ def parse_shapes(text: str) -> list[PastedTensor]:
     return [one for one in found if one.kind != "descriptor" or one.byte_strides]
 
 
-def _kind(before: str, open_for: str | None, count: int, found: list[PastedTensor]) -> str:
+def _kind(before: str, open_for: str | None, numbers: tuple[int, ...], found: list[PastedTensor]) -> str:
     """What a list of numbers is, by the last such word before it, or else by its place."""
     words = list(_WORDS.finditer(before[-_NEAR:]))
     if words:
         return words[-1].lastgroup  # "inner first" follows its own list; what names the next one comes after it
-    if open_for == "strides" and found and count == len(found[-1].shape) and _SINGLE_GAP.fullmatch(before) \
-            and ":" not in before:
+    # Two lists side by side are a shape and its strides, which end in the 1 of C; otherwise two shapes.
+    if open_for == "strides" and found and len(numbers) == len(found[-1].shape) and numbers[-1] == 1 \
+            and _SINGLE_GAP.fullmatch(before) and ":" not in before:
         return "strides"
-    return "shape" if 3 <= count <= 6 else "ignored"
+    return "shape" if 3 <= len(numbers) <= 6 else "ignored"
 
 
 def _opened(before: str, numbers: tuple[int, ...]) -> PastedTensor:

@@ -39,8 +39,8 @@ class SlotsPanel(Tab):
         self.slot = field("Slot", "An entry of slot_mapping: block × block size + row", "75,849", label=34)
         self.second = field("Also as blocks of", "A second block size, tokens, to decode the slot with side by side",
                             "tokens", width=200, label=112)
-        self.kernel = field("kernel blocks of", "Tokens of a kernel block of the second size", "tokens", width=190,
-                            label=102)
+        self.kernel = field("kernel blocks of", "Tokens of a kernel block of the second size", "tokens", width=205,
+                            label=118)
         self.blocks = field("in a pool of", "Blocks of the second size; empty for this cache's", "blocks", width=170,
                             label=78)
         self.select = widgets.Button(description="Select in all tabs", disabled=True,

@@ -6,10 +6,11 @@ from kvlayout_widgets.panels.address import AddressPanel
 from kvlayout_widgets.panels.lints import LintsPanel
 from kvlayout_widgets.panels.log import LogPanel
 from kvlayout_widgets.panels.names import NamesPanel
+from kvlayout_widgets.panels.shapes import ShapesPanel
 from kvlayout_widgets.panels.slots import SlotsPanel
 from kvlayout_widgets.tabs.chooser import ChooserTab
 
-PANELS = (LintsPanel, AddressPanel, SlotsPanel, NamesPanel, LogPanel)
+PANELS = (LintsPanel, AddressPanel, SlotsPanel, ShapesPanel, NamesPanel, LogPanel)
 
 
 class ClinicTab(ChooserTab):

@@ -22,7 +22,7 @@ _AXES = {"L": "layer", "B": "block", "H": "head", "N": "token", "C": "content", 
 def pasted_html(one: PastedTensor, names: list[str], views: list[OwnView], itemsize: int | None,
                 slot: int | None) -> str:
     """Return what one kind of tensor can mean; a LayoutError about it alone is said in its place."""
-    head = paragraph(_title(one, names), "section") + _bounds(one)
+    head = f'<div class="kvl-line"><b>{escape(_title(one, names))}</b></div>' + _bounds(one)
     try:
         size = one.itemsize if one.itemsize is not None else itemsize
         if one.kind == "descriptor":

@@ -70,8 +70,8 @@ def alignments(address_map: AddressMap, modulus: int = 16) -> list[Alignment]:
             continue
         period = math.lcm(512, modulus)
         # Only residues matter, so layers that lie alike are one entry.
-        key = (shape[1:], strides[1:], region.geometry.offset % period,
-               strides[0] % period if shape[0] > 1 else None, region.interior)
+        key = (shape[1:], strides[1:], residues([region.geometry.offset], [(shape[0], strides[0])], period),
+               region.interior)
         kinds.setdefault(key, []).extend(region.tensor.layers)
         sample.setdefault(key, region)
     found = []

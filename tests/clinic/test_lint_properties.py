@@ -160,3 +160,12 @@ def test_wrapping_and_back(block, stride, bits):
     assert -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) and (value - offset) % 2**bits == 0
     if value != offset and (block + 1) * stride < 2**bits * 1000:
         assert (block, 0) in unwrapped(value, stride, block + 1, bits)
+
+
+def test_tensors_of_two_and_of_three_layers_are_told_apart():
+    spec = kv.FullAttentionSpec(block_size=1, num_kv_heads=1, head_size=1, dtype="int8", state_content_bytes=4)
+    tensors = [kv.KVCacheTensor(size=12, layers=names, layer_stride=4, block_stride=4)
+               for names in (("a", "b"), ("c", "d", "e"))]
+    groups = [kv.KVCacheGroupSpec(one.layers, spec) for one in tensors]
+    found = alignments(kv.AddressMap(kv.KVCacheConfig(1, tensors, groups), "LBNHC"))
+    assert {(one.layers, one.residues) for one in found} == {(("a", "b"), (0, 4)), (("c", "d", "e"), (0, 4, 8))}

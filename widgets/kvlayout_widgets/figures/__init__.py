@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".compare": ("CompareFigure", "compare_figure"),
     ".reach": ("ReachFigure", "reach_figure"),
     ".spans": ("Span", "SpansFigure", "spans_figure"),
+    ".strips": ("StripsFigure", "strips_figure"),
     ".resolver": ("ResolverFigure", "resolver_figure"),
     ".strides": ("StridesFigure", "strides_figure"),
     ".transfer": ("TransferFigure", "transfer_figure"),

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from html import escape
 
-import ipywidgets as widgets
-
 from kvlayout.address import AddressMap
 from kvlayout.clinic import Strip, padding_shares, page_losses
 from kvlayout.clinic.block_bytes import kernel_ratio
-from kvlayout.errors import LayoutError
 from kvlayout.spec import AttentionSpec, MambaSpec
 from kvlayout_widgets.figures.common import Coordinate
 from kvlayout_widgets.figures.strips import DRAWN, StripsFigure
 from kvlayout_widgets.figures.theme import exact_bytes
 from kvlayout_widgets.figures.wording import group_words, layer_number
 from kvlayout_widgets.html import paragraph, table
+from kvlayout_widgets.panels.picture_panel import PicturePanel
 from kvlayout_widgets.slider import WindowSlider
 from kvlayout_widgets.state import State
-from kvlayout_widgets.tabs.base import Act, PictureTab
+from kvlayout_widgets.tabs.base import Act
 
 _LAYERS = 16  # numbers that are listed
 
 
-class GroupsPanel(PictureTab):
+class GroupsPanel(PicturePanel):
     """The strips of the selected block, and below them the same in numbers."""
 
     title = "Groups"
@@ -34,21 +32,10 @@ class GroupsPanel(PictureTab):
         super().__init__(state, act, (self.first_row.widget,),
                          "The selected block, as each group would fill it; the slider of block, above the tabs, "
                          "chooses another. Click a byte to select it in that group.")
-        self.complaint, self.text = widgets.HTML(), widgets.HTML()
-        self.widget = widgets.VBox([self.complaint, self.widget, self.text])
         self._shown: Coordinate | None = None
 
-    def draw(self, theme: str) -> None:
-        self.complaint.value = self.text.value = ""
-        self.picture.layout.display = None
-        try:
-            super().draw(theme)
-            if self._drawing is not None:
-                address_map = self.state.plan.address_map
-                self.text.value = groups_html(address_map, self._drawing.block, self._drawing.strips)
-        except LayoutError as error:
-            self.complaint.value, self._drawing = paragraph(f"✗ {error}", "refused"), None
-            self.picture.layout.display = "none"
+    def html(self) -> str:
+        return groups_html(self.state.plan.address_map, self._drawing.block, self._drawing.strips)
 
     def make(self, theme: str) -> StripsFigure:
         return StripsFigure(theme)
@@ -57,7 +44,8 @@ class GroupsPanel(PictureTab):
         selected, address_map = self.state.coordinate, self.state.plan.address_map
         group = address_map.region(selected.layer).group
         if selected != self._shown:
-            self.first_row.reach(group, DRAWN)
+            groups = address_map.config.kv_cache_groups[:group]  # those without layers here have no row
+            self.first_row.reach(sum(bool(one.layer_names) for one in groups), DRAWN)
         self._shown = selected
         drawing.update(address_map, selected.block // kernel_ratio(address_map, group), selected=selected,
                        first_row=self.first_row.value, title=self.state.plan.model.title)

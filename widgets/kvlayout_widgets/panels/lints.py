@@ -9,10 +9,11 @@ import ipywidgets as widgets
 
 from kvlayout.address import AddressMap
 from kvlayout.capture.config_json import config_from_dict
-from kvlayout.captured import CONFIG, is_captured
+from kvlayout.captured import CONFIG, is_captured, read_capture
 from kvlayout.clinic import alignments, lint, offset_limits, padding_shares, row_fits
 from kvlayout.errors import LayoutError
 from kvlayout.finding import SEVERITIES, Finding
+from kvlayout.selection import Selection
 from kvlayout_widgets.figures.theme import exact_bytes
 from kvlayout_widgets.html import paragraph, span, table
 from kvlayout_widgets.state import State
@@ -66,7 +67,8 @@ class LintsPanel(TextTab):
         if state.problem is not None and is_captured(model):
             # A captured config that contradicts itself has no plan, and is what the findings are for.
             config = config_from_dict(model[CONFIG])
-            return lint(config, state.choices["layout"]), "Of the pasted config, which can't be planned.", None
+            return (lint(config, state.choices["layout"], kernel_block_sizes=_kernel_block_sizes(state)),
+                    "Of the pasted config, which can't be planned.", None)
         if self.subject.value == "plan":
             return lint(state.plan), "", state.plan.address_map
         if state.cache is None:
@@ -88,6 +90,14 @@ class LintsPanel(TextTab):
         if self.go_to.value:
             at = self._listed[self.go_to.value - 1].coordinate
             self.state.select(at["layer"], *(at.get(name, 0) for name in ("block", "head", "state", "byte")))
+
+
+def _kernel_block_sizes(state: State) -> list[int] | None:
+    """Of a captured config that can't be planned, perhaps because of them; None where they aren't known."""
+    try:
+        return read_capture(Selection.from_dict(state.choices)).kernel_block_sizes
+    except LayoutError:
+        return None
 
 
 def findings_table(found: list[Finding], listed: list[Finding]) -> str:

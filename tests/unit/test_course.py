@@ -1,11 +1,29 @@
 """The course's tables, exercises and the token that is followed: every number is the address map's."""
 
+import json
 import re
 
 import pytest
 
+from kvlayout import LayoutError
+from kvlayout.clinic import find_readings
+from kvlayout.finding import Finding
 from kvlayout.layout import KVCacheLayout
-from kvlayout_widgets.course import FollowToken, Predict, layout_table, real_map, runs_table, stride_table, tiny_map
+from kvlayout_widgets.course import (
+    FollowToken,
+    Predict,
+    findings_table,
+    layout_table,
+    open_pool,
+    readings_table,
+    real_map,
+    runs_table,
+    says,
+    stride_table,
+    tiny_map,
+    versus,
+)
+from kvlayout_widgets.course.cases import CASES, pasted_log
 
 
 def test_the_layout_table_says_what_the_layouts_say():
@@ -74,3 +92,41 @@ def test_predictions_have_one_right_answer_and_explain_the_wrong_ones():
     predict.choice.value = predict.truth
     predict.reveal.click()
     assert "Right." in predict.verdict.value and "1 of 9" in predict.verdict.value
+
+
+def test_right_against_wrong():
+    table = versus({"block": (4_740, 18_962), "ids": (range(10, 12), None)}, "slot 75,849")
+    assert table.rows == (("block", "4,740", "18,962"), ("ids", "10, 11", "not said"))
+    assert repr(table).splitlines()[:2] == ["slot 75,849", "       right   wrong"]
+    for given in ({"block": (1, 2, 3)}, {"block": "ab"}):
+        with pytest.raises(LayoutError, match="block"):
+            versus(given)
+
+
+def test_findings_and_sentences_are_escaped():
+    table = findings_table([Finding("rule", "error", "<b>", cure="mend it")])
+    assert table.rows == (("error: rule", "<b>", "mend it."),)
+    assert "&lt;b&gt;" in table._repr_html_() and "<b>" not in table._repr_html_()
+    assert findings_table([]).rows == (("none", "", ""),)
+    lines = says(["<script>", 5])
+    assert repr(lines) == "<script>\n5" and "<script>" not in lines._repr_html_()
+
+
+def test_every_reading_of_a_shape_has_its_row():
+    shapes = (100, 64, 576), (1_000, 2, 16, 128)
+    rows = readings_table({shape: find_readings(shape) for shape in shapes}).rows
+    assert rows[0] == ("(100, 64, 576)", "B, N, C", "100", "1", "64", "576", "the only one")
+    assert [row[0] for row in rows[1:]] == ["(1000, 2, 16, 128)", "or"]
+    assert [row[-1] for row in rows[1:]] == ["ambiguous"] * 2 and rows[2][3] == "not said"
+
+
+def test_a_pool_opens_from_json_and_from_a_log(tmp_path):
+    (tmp_path / "server.log").write_text(pasted_log())
+    (tmp_path / "vllm-50276.json").write_text(json.dumps(CASES["vllm-50276"]()))
+    opened = [open_pool(tmp_path / name) for name in ("server.log", "vllm-50276.json")]
+    assert [one.offset("model.layers.1.attn", 1) for one in opened] == [187_200] * 2
+    for name, text in (("none.log", None), ("empty.log", "nothing"), ("bad.json", "{"), ("raw.log", b"\xff\xfe")):
+        if text is not None:
+            (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        with pytest.raises(LayoutError):
+            open_pool(tmp_path / name)

@@ -15,6 +15,7 @@ from kvlayout import (
     FullAttentionSpec,
     KVCacheGroupSpec,
     KVCacheSpec,
+    LayoutError,
     MLAAttentionSpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
@@ -32,8 +33,13 @@ def open_pool(path: str | Path) -> AddressMap:
 
     LayoutError naming the file, and the place in it, where it holds no config.
     """
-    is_json = Path(path).suffix == ".json"
-    return make_plan(captured_selection(path if is_json else parse(Path(path).read_text()))).address_map
+    if Path(path).suffix == ".json":
+        return make_plan(captured_selection(path)).address_map
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise LayoutError("path", str(path), f"can't be read as text: {error}", "Give a file's path") from error
+    return make_plan(captured_selection(parse(text))).address_map
 
 
 def numbered(count: int, what: str = "attn") -> tuple[str, ...]:

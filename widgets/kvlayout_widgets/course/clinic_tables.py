@@ -1,13 +1,15 @@
-"""Tables of the clinic's cases: right against wrong, findings, and what a shape can mean."""
+"""What the clinic's cases show beside figures: right against wrong, findings, what a shape can mean, sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from kvlayout.clinic import Reading
 from kvlayout.errors import LayoutError
 from kvlayout.finding import Finding
 from kvlayout_widgets.course.tables import Table
+from kvlayout_widgets.html import STYLE, paragraph
 
 
 def versus(facts: Mapping[str, Sequence], caption: str = "") -> Table:
@@ -34,6 +36,25 @@ def readings_table(readings: Mapping[object, Sequence[Reading]]) -> Table:
                 "ambiguous" if len(found) > 1 else "the only one"))
     return Table(("shape", "axes", "blocks", "heads", "tokens a block", "elements of C", ""), tuple(rows),
                  "What each axis means; 2 is K and V apart")
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Lines that a notebook shows as prose: printed ones would be broken in the middle of a word."""
+
+    lines: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        lines = "".join(paragraph(line, "line") for line in self.lines)
+        return f"<style>{STYLE}</style><div class='kvl'>{lines}</div>"
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def says(lines: Iterable[object]) -> Sentences:
+    """Return lines of text, one a paragraph."""
+    return Sentences(tuple(map(str, lines)))
 
 
 def _shown(value: object) -> str:

@@ -39,7 +39,7 @@ class Table:
         cells = [[f'<div style="text-align:left;white-space:nowrap">{_first_cell(first)}</div>',
                   *map(self._cell, rest)] for first, *rest in self.rows]
         return (f"<style>{STYLE}</style><div class='kvl'>"
-                f"{html_table(list(map(escape, self.header)), cells, self.caption)}</div>")
+                f"{html_table(list(map(self._cell, self.header)), cells, self.caption)}</div>")
 
     def _cell(self, text: str) -> str:
         return f'<div style="text-align:left">{escape(text)}</div>' if self.is_prose else escape(text)

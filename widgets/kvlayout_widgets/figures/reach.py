@@ -6,17 +6,17 @@ owner that lies between two samples of one and the same other owner is not seen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from kvlayout.address import AddressMap
-from kvlayout.errors import LayoutError, check_int, check_type
+from kvlayout.errors import check_type
 from kvlayout_widgets.figures import wording
 from kvlayout_widgets.figures.fields import field_table
 from kvlayout_widgets.figures.glyphs import text_width
-from kvlayout_widgets.figures.spans import SIZE, Span, SpansFigure
+from kvlayout_widgets.figures.spans import SIZE, Span, SpansFigure, as_spans
 from kvlayout_widgets.figures.theme import Theme, exact_bytes
 
 _COLUMNS = 780  # samples of a window: one a pixel of the rows
@@ -157,13 +157,12 @@ class ReachFigure(SpansFigure):
     ) -> None:
         """Draw where ``ranges`` reach in the allocation.
 
-        ``ranges``: {name: (start, end), a list of such, or {text: (start, end)}}, byte offsets, ``end`` behind the
-        last byte; they may lie outside of the allocation. A name that begins with "right" or "wrong" is drawn so.
+        ``ranges``: {name: what ``spans.as_spans`` takes}, byte offsets, which may lie outside of the allocation.
         ``window``: (start, end) of the bytes that are drawn, by default all ranges. LayoutError names a range that is
         none.
         """
         check_type("address_map", address_map, AddressMap)
-        rows = {name: _ranges(name, given) for name, given in ranges.items()}
+        rows = {name: as_spans(name, given) for name, given in ranges.items()}
         if window is None:
             places = [at for spans in rows.values() for span in spans for at in (span.start, span.end)]
             places += list((marks or {}).values()) or ([0, address_map.size_bytes] if not places else [])
@@ -185,24 +184,6 @@ class ReachFigure(SpansFigure):
         self.update({**owners, **rows}, window=window, inside=(0, address_map.size_bytes), marks=marks,
                     outside_words=("before the base", "past the end"), title=headline, subline=sampled,
                     footer=footer)
-
-
-def _ranges(name: str, given: object) -> list[Span]:
-    look = next((look for look in ("right", "wrong") if name.startswith(look)), "plain")
-    if isinstance(given, Mapping):
-        return [_range(f"{name}: {text}", pair, look, str(text)) for text, pair in given.items()]
-    pairs = [given] if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], tuple) else given
-    if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Sequence):
-        raise LayoutError(name, given, "must be (start, end), or a list of such", "Give byte offsets")
-    return [_range(name, pair, look) for pair in pairs]
-
-
-def _range(name: str, pair: object, look: str, text: str = "") -> Span:
-    if not isinstance(pair, Sequence) or isinstance(pair, (str, bytes)) or len(pair) != 2:
-        raise LayoutError(name, pair, "must be (start, end)", "Give two byte offsets")
-    start = check_int(name, pair[0], minimum=-(2**63))
-    end = check_int(name, pair[1], minimum=start + 1)
-    return Span(start, end, text or (f"{start:,} to {end:,}" if end > start + 1 else f"{start:,}"), look)
 
 
 def reach_figure(address_map: AddressMap, ranges: Mapping[str, object], *, theme: str | Theme = "light",

@@ -19,7 +19,7 @@ from kvlayout_widgets.figures.theme import AXIS_COLOURS, Theme, ink_on, mix
 LOOKS = ("right", "wrong", "plain", "other", "padding")
 _RIGHT, _WRONG = "#009E73", "#D55E00"
 _BOX = (150, 80, 930, 374)  # pixels of the rows: left, bottom, right, top
-_TALLEST_ROW, _TALLEST_BAR, SIZE, _THIN = 110, 50, 8.5, 3
+_TALLEST_ROW, _TALLEST_BAR, SIZE, _THIN = 150, 62, 8.5, 3
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,40 @@ class Span:
     end: int
     text: str = ""
     look: str = "plain"
+
+
+def as_spans(name: str, given: object) -> tuple[Span, ...]:
+    """Return the spans of the row ``name``.
+
+    ``given``: Spans; or one (start, end), or a list of (start, end) or (start, end, text), or {text: (start, end)},
+    which look right or wrong where the row's name begins so. LayoutError for anything else, and for an empty range.
+    """
+    if isinstance(given, Mapping):
+        given = [(*_several(name, pair), str(text)) for text, pair in given.items()]
+    elif isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], (tuple, Span)):
+        given = [given]
+    return tuple(_as_span(name, one) for one in _several(name, given))
+
+
+def _several(name: str, given: object) -> Sequence:
+    if isinstance(given, (str, bytes, Span)) or not isinstance(given, Sequence):
+        raise LayoutError(name, given, "must be (start, end), or a list of such", "Give two whole numbers")
+    return given
+
+
+def _as_span(name: str, given: object) -> Span:
+    if isinstance(given, Span):
+        check_int(f"{name}: end", given.end, minimum=check_int(f"{name}: start", given.start, minimum=-(2**64)))
+        if given.look not in LOOKS:
+            raise LayoutError(f"{name}: look", given.look, f"must be one of {', '.join(LOOKS)}")
+        return given
+    parts = _several(name, given)
+    if len(parts) not in (2, 3) or not isinstance(parts[-1] if len(parts) == 3 else "", str):
+        raise LayoutError(name, given, "must be (start, end), or (start, end, text)", "Give two whole numbers")
+    start = check_int(f"{name}: start", parts[0], minimum=-(2**64))
+    end = check_int(f"{name}: end", parts[1], minimum=start + 1)
+    text = parts[2] if len(parts) == 3 else f"{start:,} to {end:,}" if end > start + 1 else f"{start:,}"
+    return Span(start, end, text, next((look for look in ("right", "wrong") if name.startswith(look)), "plain"))
 
 
 class SpansFigure(Drawing):
@@ -56,7 +90,7 @@ class SpansFigure(Drawing):
 
     def update(
         self,
-        rows: Mapping[str, Sequence[Span]],
+        rows: Mapping[str, object],
         *,
         window: tuple[int, int] | None = None,
         inside: tuple[int, int] | None = None,
@@ -69,11 +103,12 @@ class SpansFigure(Drawing):
     ) -> None:
         """Draw the rows from the top down.
 
-        ``window``: what part of the axis is drawn, by default all spans and marks. ``inside``: the range that
-        exists; what lies outside is hatched and named by ``outside_words``. ``marks``: {text: place} of lines
-        through all rows. LayoutError for a span that ends before it starts, and for an unknown look.
+        ``rows``: {name: what :func:`as_spans` takes}. ``window``: what part of the axis is drawn, by default all
+        spans and marks. ``inside``: the range that exists; what lies outside is hatched and named by
+        ``outside_words``. ``marks``: {text: place} of lines through all rows. LayoutError for a span that ends before
+        it starts, and for an unknown look.
         """
-        self.rows = {name: tuple(_checked(name, span) for span in spans) for name, spans in rows.items()}
+        self.rows = {name: as_spans(name, given) for name, given in rows.items()}
         marks = {text: check_int("marks", at, minimum=-(2**64)) for text, at in (marks or {}).items()}
         self.window = _window(self.rows, marks.values()) if window is None else _checked_window(window)
         self._pixels = (_BOX[2] - _BOX[0]) / (self.window[1] - self.window[0])
@@ -203,14 +238,6 @@ class SpansFigure(Drawing):
         self.ruler.set_title(unit, self.theme.ink)
 
 
-def _checked(row: str, span: Span) -> Span:
-    start = check_int(f"{row}: start", span.start, minimum=-(2**64))
-    check_int(f"{row}: end", span.end, minimum=start)
-    if span.look not in LOOKS:
-        raise LayoutError(f"{row}: look", span.look, f"must be one of {', '.join(LOOKS)}")
-    return span
-
-
 def _checked_window(window: tuple[int, int]) -> tuple[int, int]:
     first = check_int("window", window[0], minimum=-(2**64))
     return first, check_int("window", window[1], minimum=first + 1)
@@ -230,7 +257,7 @@ def _words(span: Span) -> str:
     return text if span.look in ("plain", "other") else f"{text} ({span.look})"
 
 
-def spans_figure(rows: Mapping[str, Sequence[Span]], *, theme: str | Theme = "light", **options) -> Figure:
+def spans_figure(rows: Mapping[str, object], *, theme: str | Theme = "light", **options) -> Figure:
     """Return the rows of :class:`SpansFigure` as a figure; ``options`` are those of its ``update``."""
     drawing = SpansFigure(theme)
     drawing.update(rows, **options)

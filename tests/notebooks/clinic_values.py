@@ -37,7 +37,8 @@ RIGHT_VALUES = {
         "K    8 bytes                  0 or 8           1", "V    4 bytes                  4 or 12          0",
         "0 to 16 (right)", "368 to 384 (right)"),
     "Sizes and strides out of bounds for storage": (
-        "606,208 of 327,680 bytes", "Steps: 32,768 inside a page and 49,152 across", "error: padded-split"),
+        "asks for 606,208 bytes of a buffer of 327,680", "32,768 bytes inside a block and 49,152 across",
+        "error: padded-split", "7, 573,440 to 606,208 (wrong)"),
     "A kernel of flat rows refuses the cache": (
         "41,984  3,469,056", "modulo 656             0       128", "528"),
     "The first axis is smaller than my slot": ("B, N, H, C", "block 103, row 13", "850,432"),

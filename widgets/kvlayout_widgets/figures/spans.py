@@ -20,6 +20,7 @@ LOOKS = ("right", "wrong", "plain", "other", "padding")
 _RIGHT, _WRONG = "#009E73", "#D55E00"
 _BOX = (150, 80, 930, 374)  # pixels of the rows: left, bottom, right, top
 _TALLEST_ROW, _TALLEST_BAR, SIZE, _THIN = 150, 62, 8.5, 3
+_FOOT = 22  # pixels below the rows for what lies outside
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ class SpansFigure(Drawing):
 
     def _draw_rows(self) -> None:
         labels, names, guides = [], [], []
-        high = min(_TALLEST_ROW, (_BOX[3] - _BOX[1]) / max(1, len(self.rows)))
+        room = _BOX[3] - _BOX[1] - (_FOOT if self._outside else 0)
+        high = min(_TALLEST_ROW, room / max(1, len(self.rows)))
         self.unlabelled = 0
         for index, (name, spans) in enumerate(self.rows.items()):
             middle = _BOX[3] - _BOX[1] - (index + 0.5) * high

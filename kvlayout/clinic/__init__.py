@@ -28,7 +28,7 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".pasted_shapes": ("PastedTensor", "parse_shapes"),
     ".own_views": ("OwnView", "own_views", "match_views"),
     ".descriptor": ("DescriptorReading", "read_descriptor"),
-    ".formula": ("compare_formula",),
+    ".formula": ("compare_formula", "formula_at"),
     ".divergence": ("Coordinate", "Divergence"),
     ".formula_names": ("NAMES",),
     ".formula_hits": ("Hit",),

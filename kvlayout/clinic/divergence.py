@@ -38,7 +38,8 @@ class Divergence:
         sampled, sample: whether some were left out, and what part of each axis was checked, in words
         layers, blocks: what was checked: names, and ascending block ids
         map: float [layers, blocks], share of each page's checked coordinates that diverge; NaN where none was checked
-        cells: float [head, token], share of the elements that diverge in the first divergent page; None without one
+        cells: float [head, token], share of the elements that diverge in the first divergent page, or if there is
+            none in the first that was checked; indices that are held at 0 have one entry. None where nothing was
     """
 
     first: Coordinate | None

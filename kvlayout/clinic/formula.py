@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvlayout.address import AddressMap
+from kvlayout.arrays import integers
 from kvlayout.clinic.divergence import Coordinate, Divergence
 from kvlayout.clinic.formula_call import Formula
 from kvlayout.clinic.formula_hits import Hits
@@ -49,6 +50,17 @@ def compare_formula(formula: str | Callable, address_map: AddressMap, *, length:
     return _collect(check, sample)
 
 
+def formula_at(formula: str | Callable, address_map: AddressMap, layer: str | int, block: int, head: int = 0,
+               token: int = 0, element: int = 0) -> tuple[int, int]:
+    """Return (the byte offset where a coordinate lies, what ``formula`` gives); LayoutError as compare_formula."""
+    check_type("address_map", address_map, AddressMap)
+    work, region = Formula("formula", formula), address_map.region(layer)
+    expected = address_map.offset(layer, block, head, token, element * item_bytes(region))
+    axes = tuple(integers(name, [index]) for name, index in zip(AXES[1:], (block, head, token, element)))
+    found = work(layer_values(address_map, address_map.layer_index(layer), axes, work.used), (1,) * 4)
+    return expected, int(found.item())
+
+
 def _collect(check: _Check, sample: Sample) -> Divergence:
     address_map = check.address_map
     columns = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(axes[0] for axes in sample.axes.values())]))
@@ -64,6 +76,8 @@ def _collect(check: _Check, sample: Sample) -> Divergence:
             if first is None and page.wrong.any():
                 first = check.first(layer, page)
                 cells = check.cells(layer, first.coordinate.block, axes)
+            elif cells is None:
+                cells = check.cells(layer, int(axes[0][0]), axes)
     victims, num_victims = check.hits.found()
     hits = ()
     if first and 0 <= first.hit_offset < address_map.size_bytes:

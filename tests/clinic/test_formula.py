@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvlayout as kv
-from kvlayout.clinic import compare_formula, explain_address, right_formula
+from kvlayout.clinic import compare_formula, explain_address, formula_at, right_formula
 from kvlayout.interior import Field, Interior
 from kvlayout.placement import get_kv_cache_config_from_groups
 
@@ -55,6 +55,9 @@ def test_vllm_50276_a_block_stride_is_not_a_pages_length(packed):
     everywhere = compare_formula(PAGE, packed, length="block_stride")
     assert everywhere.outside == 112_320 and everywhere.share == 1 and everywhere.checked == 400
     assert everywhere.map.shape == (4, 100) and everywhere.cells.tolist() == [[1]]
+    right = compare_formula(PAGE, packed, length="page_bytes")
+    assert right.cells.tolist() == [[0]]
+    assert compare_formula(PAGE + " + token * 584", packed, length="584").cells.tolist() == [[0] * 64]
     for length in ("page_bytes", "page_content_bytes", "0"):
         assert compare_formula(PAGE, packed, length=length).is_right
     assert compare_formula(PAGE, packed, length="page_bytes + 1").first == ("layers.0", 0, 0, 0, 0)
@@ -75,6 +78,14 @@ def test_vllm_54465_a_flat_slot_lands_in_padding(packed):
     assert (padding.kind, padding.layer, padding.block, padding.start, padding.end) == (
         "page", "layers.1", 0, 74_816, 74_880)
     assert any("padding of layers.1, block 0" in text for text in found.sentences())
+
+
+def test_one_coordinate():
+    two = cache(attention(), 2)
+    assert formula_at("slot * 512", two, "layers.1", 3, 2, 5, 7) == (two.offset(1, 3, 2, 5, 14), (3 * 16 + 5) * 512)
+    for wrong in ((2, 0), (0, 4), (0, 0, 8), (0, 0, 0, 16), (0, 0, 0, 0, 256), (0, 0.5), (0, 0, None), ("no", 0)):
+        with pytest.raises(kv.LayoutError):
+            formula_at("0", two, *wrong)
 
 
 def test_vllm_28677_the_managers_id_with_the_kernel_stride():

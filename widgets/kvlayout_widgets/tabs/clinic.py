@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvlayout_widgets.panels.address import AddressPanel
+from kvlayout_widgets.panels.formula import FormulaPanel
 from kvlayout_widgets.panels.groups import GroupsPanel
 from kvlayout_widgets.panels.lints import LintsPanel
 from kvlayout_widgets.panels.log import LogPanel
@@ -11,7 +12,7 @@ from kvlayout_widgets.panels.shapes import ShapesPanel
 from kvlayout_widgets.panels.slots import SlotsPanel
 from kvlayout_widgets.tabs.chooser import ChooserTab
 
-PANELS = (LintsPanel, AddressPanel, SlotsPanel, ShapesPanel, GroupsPanel, NamesPanel, LogPanel)
+PANELS = (LintsPanel, AddressPanel, SlotsPanel, ShapesPanel, FormulaPanel, GroupsPanel, NamesPanel, LogPanel)
 
 
 class ClinicTab(ChooserTab):

@@ -33,6 +33,12 @@ CASES = [
     ("vllm-41657.json", "Slots", {"slot": "32"}, ["block 2, row 0", "block 1, row 0", "share no byte"]),
     ("kvcached-398.json", "Slots", {"slot": "-1", "table": "0, 7, 9"}, ["ignores that token", "null block", "144"]),
     (None, "Names", {}, ["kvmap1-"]),
+    ("vllm-54465.log", "Formula", {"formula": "layer_offset + slot * 584 + element"},
+     ["diverge", "padding of model.layers.0.attn, block 0"]),
+    ("vllm-50276.json", "Formula", {"classic": "block-stride-length"}, ["112,320 bytes that it touches lie outside"]),
+    ("vllm-28677.json", "Formula", {"classic": "manager-id-kernel-stride"}, ["diverge"]),
+    ("kvcached-330.json", "Formula", {"classic": "kernel-id-manager-stride"}, ["diverge", "outside"]),
+    ("vllm-40991.json", "Formula", {"classic": "scales-beside"}, ["98.4%", "8,192"]),
 ]
 
 

@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".page": ("PageFigure", "page_figure"),
     ".memory": ("MemoryFigure", "memory_figure"),
     ".compare": ("CompareFigure", "compare_figure"),
+    ".divergence": ("DivergenceFigure", "divergence_figure"),
     ".reach": ("ReachFigure", "reach_figure"),
     ".spans": ("Span", "SpansFigure", "spans_figure"),
     ".strips": ("StripsFigure", "strips_figure"),

@@ -19,15 +19,15 @@ def test_the_clinic_notebook(lab_page):
     links.filter(has_text="Misaligned address").click()
     page.wait_for_timeout(500)
     assert 0 <= panel.locator("h2").filter(has_text="Misaligned address").bounding_box()["y"] < 900
-    for theme in ("JupyterLab Light", "JupyterLab Dark"):
-        page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", theme)
-        page.wait_for_timeout(500)
-        for number in range(CASES):
-            heading = panel.locator("h2").nth(number)
-            heading.scroll_into_view_if_needed()
-    page.set_viewport_size({"width": 1300, "height": 26_000})
-    page.wait_for_timeout(800)
-    notebook.screenshot("3_clinic", panel)
+    page.set_viewport_size({"width": 1250, "height": 2300})
+    for theme in ("Light", "Dark"):
+        page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})",
+                      f"JupyterLab {theme}")
+        page.wait_for_timeout(1_000)
+        for number in range(0, CASES, 4):
+            panel.locator("h2").nth(number).evaluate("heading => heading.scrollIntoView({block: 'start'})")
+            page.wait_for_timeout(150)
+            notebook.screenshot(f"3_clinic-{theme.lower()}-{number:02}")
 
 
 def test_a_case_runs_alone(lab_page):

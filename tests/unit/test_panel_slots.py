@@ -6,15 +6,17 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kvlayout as kv
+from kvlayout import captured
 from kvlayout.errors import LayoutError
 from kvlayout.placement import get_kv_cache_config_from_groups
 from kvlayout_widgets import Explorer
 from kvlayout_widgets.panels.numbers import MOST_BLOCKS, block_table, whole
 from kvlayout_widgets.panels.slots import SlotsPanel
+from tests.strategies import maps
 
 
 def opened(*args, **choices) -> tuple[Explorer, SlotsPanel]:
@@ -166,6 +168,14 @@ def test_replicated_groups_are_named():
     assert "✗ Block 5 lies beyond this cache's pool of 4 blocks" in text
 
 
+def test_a_cache_of_replicated_groups_alone_says_so():
+    _, panel = opened(model="mistralai/Mistral-7B-v0.1", num_blocks=8)
+    type_in(panel, position="300", block_id="5", ranks="4")
+    assert "No group of this cache is split among ranks" in said(panel.parallel)
+    type_in(panel, size="16")
+    assert "Rank 0, slot 91" in said(panel.parallel)  # 300 mod 64 = 44 = 11 turns of 4 ranks
+
+
 def test_vllm_41657_equal_slots_are_no_equal_memory():
     made = config((["a.0", "a.1"], attention(16, 8)),
                   (["b.0", "b.1"], attention(32, 4, kind=kv.SlidingWindowSpec, sliding_window=64)), layout="BLHNC")
@@ -292,6 +302,29 @@ def test_any_text_is_numbers_or_refused(text):
             read()
         except LayoutError as error:
             assert len(str(error)) < 600
+
+
+@pytest.fixture(scope="module")
+def one_explorer():
+    return opened(num_blocks=4)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
+@given(address_map=maps(), slot=st.integers(-2, 80), block=st.integers(0, 9))
+def test_every_panel_answers_for_any_captured_config(one_explorer, address_map, slot, block):
+    shown, panel = one_explorer
+    model = {"kvlayout": 1, "kv_cache_config": kv.capture.config_to_dict(address_map.config)}
+    choices = {**shown.state.choices, "model": model, "layout": address_map.layout.name}
+    assert shown.choose(**captured.settled(choices)), shown.state.problem
+    type_in(panel, slot=str(slot), second="3", position=str(abs(slot)), block_id="1", ranks="2", table=f"{block}, 1")
+    clinic = shown.tabs["Clinic"]
+    for title in ("Slots", "Shapes", "Groups"):
+        clinic.show(title)
+        assert shown._message == "" and clinic.panels[title].widget
+    assert all(one.text.value or one.complaint.value for one in (panel.where, panel.parallel, panel.sequence))
+    groups = clinic.panels["Groups"]
+    assert groups.text.value or groups.complaint.value or shown.state.coordinate is None
+    clinic.show("Slots")
 
 
 def test_a_table_of_the_longest_length_is_read():

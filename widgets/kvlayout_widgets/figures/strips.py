@@ -181,13 +181,13 @@ class StripsFigure(Drawing):
         named = []
         for left, right in spans:
             text = f"L{wording.layer_number(self._map.layers[int(layers[left])])}"
-            if text_width(text, 7.5) + 8 < right - left:
+            if text_width(text, 7.5) + 5 < right - left:
                 named.append((left, right, text))
         if bar < 16 or 2 * len(named) < len(spans) or len(named) > 40:
             return []
         labels = []
         for left, right, text in named:
-            middle, half = (left + right) // 2, int(text_width(text, 7.5) / 2) + 3
+            middle, half = (left + right) // 2, int(text_width(text, 7.5) / 2) + 2
             code = int(self.codes[row, middle])
             if code >= self.padding_code:
                 continue

@@ -63,10 +63,11 @@ def groups_html(address_map: AddressMap, block: int, strips: list[Strip]) -> str
     rows = []
     for strip in strips:
         loss = losses[strip.group]
+        share = f" ({100 * loss.share:.3g} % of its pages)" if loss.share else ""
         rows.append((escape(group_words(address_map, strip.group)), escape(_layers(strip.layer_names)),
                      f"{loss.block_size:,}", escape(exact_bytes(strip.useful_bytes)),
-                     f"{strip.page_padding_bytes:,} ({100 * loss.share:.3g} % of its pages)",
-                     f"{strip.unused_bytes:,}", f"{100 * strip.padding_share:.3g} %", _groups(strip.shared_with)))
+                     f"{strip.page_padding_bytes:,}{share}", f"{strip.unused_bytes:,}",
+                     f"{100 * strip.padding_share:.3g} %", _groups(strip.shared_with)))
     header = ("if the block is that of", "it holds layers", "tokens a block", "content (bytes)",
               "page padding (bytes)", "not used (bytes)", "of the block empty", "shares bytes with groups")
     return table(header, rows, f"Who owns block {block:,}") + "".join(

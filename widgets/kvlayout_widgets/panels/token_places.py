@@ -40,8 +40,8 @@ def parallel_html(address_map: AddressMap, position: int, block_id: int, ranks: 
     ours = block_size is None
     if ours:
         if sharded is None:
-            raise LayoutError("block size", None, "isn't known: no group of this cache is split among ranks",
-                              "Type a block size")
+            return paragraph("No group of this cache is split among ranks, so no position is transformed. Type a "
+                             "block size to calculate with it.", "warn") + _replicated(address_map, replicated)
         block_size = groups[sharded].kv_cache_spec.block_size
         kernel_size = kernel_size_of(address_map, sharded) if kernel_size is None else kernel_size
     rank, slot = context_parallel_slot(position, block_id, block_size, ranks, interleave)

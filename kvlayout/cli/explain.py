@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from kvlayout.cli.pictures import draw
 from kvlayout.cli.show import (
     AsJson,
     Backend,
@@ -17,13 +17,11 @@ from kvlayout.cli.show import (
     Model,
     TpSize,
     command,
-    fail,
     put_json,
     say,
     table,
 )
 from kvlayout.cli.source import read_plan
-from kvlayout.errors import LayoutError
 from kvlayout.group_report import explain_groups
 from kvlayout.plan import Plan
 
@@ -46,7 +44,7 @@ def explain(
     plan = read_plan(model, backend=backend, layout=layout, tp_size=tp, num_blocks=blocks, block_size=block_size,
                      kv_cache_dtype=kv_dtype)
     if out is not None:
-        _draw(plan, out)
+        draw(out, "offsets_figure", plan.address_map, title=plan.model.name)
     facts = facts_of(plan)
     if as_json:
         put_json(facts)
@@ -85,17 +83,3 @@ def facts_of(plan: Plan) -> dict:
         "num_blocks": plan.config.num_blocks, "bytes_per_block": plan.bytes_per_block,
         "size_bytes": plan.config.size_bytes, "groups": groups, "tensors": tensors,
     }
-
-
-def _draw(plan: Plan, out: str) -> None:
-    if Path(out).suffix.lower() not in (".png", ".svg"):
-        raise LayoutError("out", out, "must end in .png or .svg")
-    try:
-        from kvlayout_widgets.figures import offsets_figure
-    except ModuleNotFoundError as error:
-        fail(f"--out needs {error.name}: pip install 'kvlayout[lab]'")
-    figure = offsets_figure(plan.address_map, title=plan.model.name)
-    try:
-        figure.savefig(out, facecolor=figure.get_facecolor())
-    except (OSError, ValueError) as error:
-        raise LayoutError("out", out, f"can't be written: {getattr(error, 'strerror', None) or error}") from error

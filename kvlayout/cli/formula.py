@@ -9,6 +9,7 @@ import numpy as np
 import typer
 
 from kvlayout.address import AddressMap
+from kvlayout.cli.pictures import draw
 from kvlayout.cli.show import AsJson, Backend, Blocks, Layout, Model, command, put_json, say, table
 from kvlayout.cli.source import read_plan, whole
 from kvlayout.clinic.classics import CLASSICS, right_formula
@@ -33,6 +34,7 @@ def formula(
     layout: Layout = None,
     backend: Backend = None,
     blocks: Blocks = None,
+    out: Annotated[str | None, typer.Option(help="Draw the error map into this file: .png or .svg.")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Compare an offset formula with the address map; status 1 where it diverges."""
@@ -48,6 +50,9 @@ def formula(
     chosen = {"layers": [_layer(one) for one in layer] if layer else None,
               "blocks": [whole("block", one) for one in block] if block else None}
     found = compare_formula(text, address_map, length=length, **chosen)
+    if out is not None:
+        draw(out, "divergence_figure", found, address_map, title=CLASSICS[classic].title if classic else "",
+             spelt=found.sentences()[min(1, len(found.sentences()) - 1)])
     if as_json:
         put_json(_facts(text, length, found))
         return int(found.first is not None)

@@ -9,6 +9,7 @@ import numpy as np
 
 from kvlayout.address import Owner, Padding
 from kvlayout.clinic.formula_hits import Hit
+from kvlayout.clinic.wording import plural
 
 
 class Coordinate(NamedTuple):
@@ -72,13 +73,15 @@ class Divergence:
     def sentences(self) -> list[str]:
         """Return the result as plain text, the most important first."""
         sampled = f" ({', '.join(self.sample)})" if self.sample else ""
+        checked = f"{plural(self.checked, 'coordinate')} that {'was' if self.checked == 1 else 'were'} checked"
         if not self.checked:
             return ["There is nothing to check: these layers have no byte."]
         if self.first is None:
-            text = [f"Right at all {self.checked:,} coordinates that were checked{sampled}."]
+            text = [f"Right at {'all ' if self.checked > 1 else ''}{checked}{sampled}."]
         else:
-            text = [f"{_percent(self.share)} of the {self.checked:,} coordinates that were checked{sampled} diverge.",
-                    self._first_text(), *map(_hit_text, self.hits)]
+            share = f"{_percent(self.share)} of the " if self.checked > 1 else "The "
+            text = [f"{share}{checked}{sampled} diverge{'' if self.checked > 1 else 's'}.", self._first_text(),
+                    *map(_hit_text, self.hits)]
         if self.outside:
             text.append(f"{self.outside:,} bytes that it touches lie outside the allocation.")
         return text

@@ -174,6 +174,10 @@ def test_formula(tmp_path):
     assert done.exit_code == 1 and "112,320 bytes that it touches" in " ".join(done.stdout.split())
     facts = json_of("formula", packed, "layer_offset + block * block_stride", "--length", "page_bytes")
     assert facts["share"] == 0 and facts["checked"] == 400
+    for args in ((QWEN, wrong, "--layout", "LBNHC"), (QWEN, "--classic", "flat-slot"), (packed, "0", "--length", 0)):
+        done = run("formula", *args, "--out", tmp_path / "map.png")
+        assert done.exit_code in (0, 1) and (tmp_path / "map.png").read_bytes()[:5] == b"\x89PNG\r"
+    assert "must end in .png" in refused("formula", QWEN, "0", "--out", tmp_path / "map.pdf")
     done = run("formula", QWEN, "--classic", "flat-slot", "--layout", "LBNHC")
     assert done.exit_code == 0 and "does no harm" in done.stdout
     assert json_of("formula", QWEN, "--layout", "BLNHC")["names"]["block_stride"]["first_layer"] == 1_835_008

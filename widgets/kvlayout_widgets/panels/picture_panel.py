@@ -35,8 +35,8 @@ class PicturePanel(PictureTab):
             self.say(paragraph(f"✗ {error}", "refused"))
 
     def say(self, html: str) -> None:
-        """Show a text in place of the picture."""
-        self.complaint.value = html
+        """Show a text in place of the picture and of what stands below it."""
+        self.complaint.value, self.text.value = html, ""
         self.picture.layout.display = "none"
         self._drawing = None
 

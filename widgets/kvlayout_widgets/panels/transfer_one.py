@@ -59,7 +59,6 @@ class OneSidePanel(PicturePanel):
     def draw(self, theme: str) -> None:
         self._show_controls()
         if self._is_request and not _PLACED[self.placed.value] and not self.ids.value.strip():
-            self.text.value = ""
             self.say(paragraph("Type the request's block ids, such as 5, 9 or 1-4.", "note"))
             return
         super().draw(theme)
@@ -158,8 +157,9 @@ class OneSidePanel(PicturePanel):
         last = 1 + step * (needed - 1)
         if last >= num_blocks or needed > MOST:
             raise LayoutError(
-                "Tokens", tokens, f"are {needed:,} blocks of {each:,} tokens, up to block {last:,}; the pool ends with "
-                f"block {num_blocks - 1:,}, and at most {MOST:,} are counted", "Give fewer tokens, or plan more blocks")
+                "Tokens", tokens, f"are {needed:,} blocks of {each:,} tokens, up to block {last:,}; the pool ends "
+                f"with block {num_blocks - 1:,}, and at most {MOST:,} are counted",
+                "Give fewer tokens, or plan more blocks")
         return list(range(1, last + 1, step))
 
     def _check_pieces(self, ids: list[int], names: list[str]) -> None:

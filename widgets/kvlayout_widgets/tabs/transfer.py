@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvlayout_widgets.panels.transfer_one import OneSidePanel
+from kvlayout_widgets.panels.transfer_two import TwoSidesPanel
 from kvlayout_widgets.tabs.chooser import ChooserTab
 
 
@@ -10,4 +11,4 @@ class TransferTab(ChooserTab):
     """One side of a transfer, and two."""
 
     title = "Transfer"
-    kinds = (OneSidePanel,)
+    kinds = (OneSidePanel, TwoSidesPanel)

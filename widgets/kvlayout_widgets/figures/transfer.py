@@ -124,7 +124,7 @@ class TransferFigure(Drawing):
         self._low, self._high = low - spare - 0.4, high + spare + 0.4
         self._pixel = (self._high - self._low) / (_BOX[2] - _BOX[0])
         self.axes.set_xlim(self._low, self._high)
-        self.axes.set_ylim(len(self.rows) - 0.5, -0.5)
+        self.axes.set_ylim(max(1, len(self.rows)) - 0.5, -0.5)
         step = next(step for step in (1, 2, 4, 8, 16) if (self._high - self._low) / step <= 10)
         powers = range(max(0, math.ceil(self._low)), int(self._high) + 1, step)
         self._ruler.set(powers, [format_bytes(2 ** power) for power in powers])

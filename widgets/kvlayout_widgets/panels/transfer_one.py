@@ -39,7 +39,8 @@ class OneSidePanel(PicturePanel):
         self.what = widgets.Dropdown(options=[(words, name) for name, words in WHAT.items()], description="Move",
                                      tooltip="The part that is moved; block and layer are those selected above",
                                      layout=widgets.Layout(width="252px"), style={"description_width": "42px"})
-        self.threshold = _text("Threshold", "64 KiB", "Runs shorter than this are counted apart; 0 for none", 70, 160)
+        self.threshold = _text("Threshold", "64 KiB", "Runs shorter than this are counted apart; 0 for none; a bare "
+                               "number is in KiB", 70, 160)
         self.tp_size = _text("Split over", "2", "Ranks that this rank's head slots are split over, as by a peer with "
                              "a larger --tensor-parallel-size", 66, 120)
         self.tp_rank = _text("rank", "0", "The one of them whose head slots are moved, from 0", 32, 80)
@@ -67,7 +68,7 @@ class OneSidePanel(PicturePanel):
         return TransferFigure(theme)
 
     def update(self, drawing: TransferFigure) -> None:
-        threshold = parse_size(self.threshold.value or "0", "threshold")
+        threshold = parse_size(self.threshold.value.strip() or "0", "threshold", "KiB")
         what, counted = self._counted()
         self.by_layout = counted
         drawing.update(counted, chosen=self.state.plan.layout.name, threshold_bytes=threshold, what=what,
@@ -191,7 +192,7 @@ def layouts_table(by_layout: dict[str, Transfer | str], chosen: str, threshold_b
             rows.append((layout_chips(name), mark, *("–",) * 4, span(f"✗ {one}", "bad")))
             continue
         below = below_words(one, threshold_bytes) if threshold_bytes and one.num_runs else ""
-        why = f"not chosen by vLLM: {refusals[name]}" if name in refusals and name != chosen else ""
+        why = f"not for vLLM here: {refusals[name]}" if name in refusals and name != chosen else ""
         rows.append((layout_chips(name), mark, f"{one.num_runs:,}", range_words(one.smallest, one.largest),
                      exact_bytes(one.total_bytes), below, span(why, "soft") if why else ""))
     return table(("layout", "", "runs", "bytes a run", "bytes in all", "below the threshold", ""), rows,

@@ -1,5 +1,7 @@
 """The Clinic tab in a real browser: each panel is asked a question, and answers."""
 
+import re
+
 import pytest
 
 from kvlayout import Selection, make_plan
@@ -42,3 +44,49 @@ def test_the_panels(lab, lab_page):
     explorer.root.get_by_text("1 of 3 agree").wait_for()
     explorer.notebook.screenshot("clinic-log", of=explorer.root)
     assert explorer.root.locator(".kvl-status-bad").count() == 0
+
+
+def test_slots_shapes_formula_and_groups(lab, lab_page):
+    explorer = ExplorerPage(lab, lab_page, "Explorer(model='google/gemma-3-27b-it', num_blocks=512)")
+    explorer.page.set_viewport_size({"width": 1500, "height": 1900})
+    explorer.tab("Clinic")
+    explorer.panel("Slots")
+    explorer.fill("Slot", "1,661")
+    explorer.fill("Position", "300")
+    explorer.fill("Block id", "5")
+    explorer.fill("Ranks", "4")
+    explorer.fill("Blocks", "5, 9, 12-15")
+    explorer.root.locator("td:visible", has_text=re.compile("^103$")).first.wait_for()
+    explorer.notebook.screenshot("clinic-slots", of=explorer.root)
+
+    explorer.panel("Shapes")
+    field = explorer.root.locator("textarea:visible")
+    field.fill("torch.Size([2, 2, 16, 2, 128])")
+    field.blur()
+    explorer.root.get_by_text("ambiguous").first.wait_for()
+    explorer.notebook.screenshot("clinic-shapes", of=explorer.root)
+
+    explorer.panel("Formula")
+    explorer.root.locator("select", has_text="my own formula").select_option(label="NHD read as HND")
+    explorer.picture.wait_for()
+    explorer.notebook.wait_idle()
+    explorer.notebook.screenshot("clinic-formula", of=explorer.root)
+    explorer.panel("Groups")
+    explorer.picture.wait_for()
+    explorer.notebook.screenshot("clinic-groups", of=explorer.root)
+    assert explorer.root.locator(".kvl-status-bad").count() == 0
+
+
+def test_the_transfer_tab(lab, lab_page):
+    explorer = ExplorerPage(lab, lab_page, "Explorer(num_blocks=64, layout='BLNHC')")
+    explorer.page.set_viewport_size({"width": 1500, "height": 1900})
+    explorer.tab("Transfer")
+    assert "1,835,008" in explorer.picture.get_attribute("alt")
+    explorer.notebook.screenshot("transfer-one", of=explorer.root)
+    explorer.panel("Two sides")
+    explorer.picture.wait_for()
+    assert "✓" in explorer.root.inner_text()
+    explorer.root.locator("select", has_text="no layout is mistaken").select_option(label="the target is taken for")
+    explorer.notebook.wait_idle()
+    explorer.root.get_by_text("✗").first.wait_for()
+    explorer.notebook.screenshot("transfer-two", of=explorer.root)

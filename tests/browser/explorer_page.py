@@ -66,5 +66,9 @@ class ExplorerPage:
 
     def point(self, x, y):
         """Where a point of the first axes is on the page."""
-        axes = self.ask("explorer.visible.picture.axes[0]")
+        return self.ask_point("explorer.visible.picture.axes[0]", x, y)
+
+    def ask_point(self, axes, x, y):
+        """Where a point of the axes of that name in the kernel is on the page."""
+        axes = self.ask(axes)
         return self.page.evaluate(MIDDLE, [self.picture.element_handle(), axes, x, y])

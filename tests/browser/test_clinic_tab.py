@@ -46,7 +46,7 @@ def test_the_panels(lab, lab_page):
     assert explorer.root.locator(".kvl-status-bad").count() == 0
 
 
-def test_slots_shapes_formula_and_groups(lab, lab_page):
+def test_slots_shapes_and_groups(lab, lab_page):
     explorer = ExplorerPage(lab, lab_page, "Explorer(model='google/gemma-3-27b-it', num_blocks=512)")
     explorer.page.set_viewport_size({"width": 1500, "height": 1900})
     explorer.tab("Clinic")
@@ -66,11 +66,6 @@ def test_slots_shapes_formula_and_groups(lab, lab_page):
     explorer.root.get_by_text("ambiguous").first.wait_for()
     explorer.notebook.screenshot("clinic-shapes", of=explorer.root)
 
-    explorer.panel("Formula")
-    explorer.root.locator("select", has_text="my own formula").select_option(label="NHD read as HND")
-    explorer.picture.wait_for()
-    explorer.notebook.wait_idle()
-    explorer.notebook.screenshot("clinic-formula", of=explorer.root)
     explorer.panel("Groups")
     explorer.picture.wait_for()
     explorer.notebook.screenshot("clinic-groups", of=explorer.root)
@@ -90,3 +85,24 @@ def test_the_transfer_tab(lab, lab_page):
     explorer.notebook.wait_idle()
     explorer.root.get_by_text("✗").first.wait_for()
     explorer.notebook.screenshot("transfer-two", of=explorer.root)
+
+
+def test_the_formula_panel(lab, lab_page):
+    explorer = ExplorerPage(lab, lab_page, "Explorer(num_blocks=64, layout='LBNHC')")
+    explorer.tab("Clinic")
+    explorer.panel("Formula")
+    explorer.root.get_by_text("Type the byte offset that your code computes").wait_for()
+    classic = explorer.page.locator("option", has_text="NHD read as HND")
+    explorer.root.locator("select:visible", has=classic).select_option(label="NHD read as HND")
+    explorer.root.get_by_text("it lies at 4,096, the formula gives 512").first.wait_for()
+    explorer.notebook.wait_idle()
+    explorer.page.mouse.click(*explorer.ask_point("explorer.visible.visible.picture.axes[1]", 1, 0))
+    explorer.notebook.wait_idle()
+    assert "block 0 · head slot 0 · state 1" in explorer.readout
+    explorer.notebook.screenshot("clinic-formula", of=explorer.root)
+    explorer.root.get_by_text("Names that a formula may use").click()
+    explorer.root.get_by_role("cell", name="kernel_blocks_per_block", exact=True).wait_for()
+    explorer.fill("Offset", "block * strde")
+    explorer.root.get_by_text("has the name 'strde', which is not known").wait_for()
+    explorer.notebook.screenshot("clinic-formula-refused", of=explorer.root)
+    assert explorer.root.locator(".kvl-status-bad").count() == 0

@@ -61,11 +61,11 @@ def test_a_classic_fills_the_fields_and_typing_makes_it_my_own():
     assert panel.formula.value == CLASSICS["nhd-as-hnd"].formula and panel.length.value == ""
     assert "98.4% of the 903,168 coordinates" in words(panel.text)
     assert "it lies at 4,096, the formula gives 512" in words(panel.text)
-    assert "NHD read as HND" in panel.drawing.headline
+    assert "NHD read as HND" in panel.drawing.headline and "vllm#42740" in words(panel.says)
     panel.classic.value = "block-stride-length"
     assert panel.length.value == "block_stride" and "✓ Right at all" in words(panel.text)
     panel.formula.value += " + 1"
-    assert panel.classic.value == "" and "✗ 100%" in words(panel.text)
+    assert panel.classic.value == panel.says.value == "" and "✗ 100%" in words(panel.text)
     panel.classic.value = "right"
     assert panel.length.value == "" and "✓ Right" in words(panel.text)
     shown.choose(model="deepseek-ai/DeepSeek-V3.2-Exp", layout=None)

@@ -50,10 +50,13 @@ class FormulaPanel(PictureTab):
         self.length = _text("Length", "Bytes that are touched from there on; empty: one element", "60%")
         self.length.placeholder = "one element"
         super().__init__(state, act, (self.classic, self.cells_of, self.select), _HINT)
-        self.complaint, self.text, self.names = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self.says, self.complaint, self.text, self.names = (widgets.HTML() for _ in range(4))
+        # An accordion stays open while the values in it change.
+        known = widgets.Accordion([self.names], titles=["Names that a formula may use, and the right formula"],
+                                  selected_index=None)
         self._picture_box = widgets.VBox(self._below.children[1:])
-        self._below.children = (self._below.children[0], self.formula, self.length, self.complaint, self._picture_box,
-                                self.text, self.names)
+        self._below.children = (self._below.children[0], self.says, self.formula, self.length, self.complaint,
+                                self._picture_box, self.text, known)
         self.found: Divergence | None = None
         self.page: Divergence | None = None
         self._known: dict[tuple, Divergence] = {}
@@ -68,6 +71,9 @@ class FormulaPanel(PictureTab):
         self.complaint.value = self.text.value = ""
         self.select.disabled, self.found, self.page = True, None, None
         self._fill()
+        classic = CLASSICS.get(self.classic.value)
+        self.says.value = paragraph(f"{classic.says} It does no harm on {classic.right_where}.", "note") if classic \
+            else ""
         self.names.value = names_html(self.state)
         if self.formula.value.strip():
             try:
@@ -113,8 +119,8 @@ class FormulaPanel(PictureTab):
         if at is None:
             return ""
         share = f"{percent(self._drawing.share_at(at, axes))} % diverges"
-        words = coordinate_words(self.state.plan.address_map, at, "LB" if axes == 0 else "LBHN")
-        return f"{words}\n{share}\n{self._spelt(at)}" if axes == 1 else f"{words}\n{share}"
+        words = coordinate_words(self.state.plan.address_map, at, "LB")
+        return f"{self._spelt(at)}\n{share}" if axes == 1 else f"{words}\n{share}"
 
     def _compared(self, layer: str | None = None, block: int | None = None) -> Divergence:
         """Of all pages, or of one; remembered, since a mere click asks again."""
@@ -214,10 +220,9 @@ def names_html(state: State) -> str:
     rows = [(f"<code>{escape(name)}</code>", escape(unit), values.get(name, ""), escape(what))
             for name, (unit, what) in NAMES.items()]
     words = escape(coordinate_words(address_map, at, "LBHN"))
-    return (f"<details><summary>Names that a formula may use, and the right formula</summary>"
-            f"{paragraph('Right for all layers of this cache:', 'note')}{code(right_formula(address_map))}"
+    return (f"{paragraph('Right for all layers of this cache:', 'note')}{code(right_formula(address_map))}"
             f"{table(('name', 'unit', f'at {words}', 'what it is'), rows)}"
-            f"{classics_html()}</details>")
+            f"{classics_html()}")
 
 
 def _values(address_map: AddressMap, at: Coordinate) -> dict[str, str]:

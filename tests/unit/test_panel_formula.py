@@ -110,7 +110,9 @@ def test_vllm_50276_as_a_stranger_would():
     shown.select("layers.3.attn", 99)
     page = words(panel.text).split("Selected page")[1]
     assert "it begins at 14,938,560, as it must" in page and "112,320 bytes that it touches lie outside" in page
-    shown.select("layers.3.attn", 98)
+    shown.select("layers.3.attn", 98, 0, 5, 7)
+    assert "block 98 · head slot 0 · state 0 · element 0:   lies at 14,788,800, there the formula begins" in (
+        panel.drawing.footer)
     panel.cells_of.value = "selected"
     assert panel.page.outside == 0 and {hit.layer for hit in panel.page.victims} == {
         "layers.0.attn", "layers.1.attn", "layers.2.attn", None}

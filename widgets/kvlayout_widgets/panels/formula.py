@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 
 import ipywidgets as widgets
@@ -9,6 +10,7 @@ import numpy as np
 
 from kvlayout.address import AddressMap
 from kvlayout.clinic import CLASSICS, NAMES, Divergence, Hit, compare_formula, formula_at, right_formula
+from kvlayout.clinic.formula_call import Formula
 from kvlayout.clinic.formula_names import item_bytes, layer_values
 from kvlayout.errors import LayoutError
 from kvlayout_widgets.figures.common import Coordinate
@@ -135,10 +137,15 @@ class FormulaPanel(PictureTab):
 
     def _spelt(self, at: Coordinate) -> str:
         """Where the formula puts a coordinate, and where it lies."""
-        address_map = self.state.plan.address_map
+        address_map, length = self.state.plan.address_map, self.length.value.strip()
         element = at.byte // item_bytes(address_map.region(at.layer))
+        if length:  # what neither names is held at 0
+            named = Formula("formula", self.formula.value).axes | Formula("length", length).axes
+            element *= "element" in named
+            at = replace(at, head=at.head * ("head" in named), state=at.state * ("token" in named), byte=0)
         lies, gives = formula_at(self.formula.value, address_map, at.layer, at.block, at.head, at.state, element)
-        verdict = "and so says the formula" if lies == gives else f"the formula gives {gives:,}"
+        verdict = f"the formula gives {gives:,}" if lies != gives else "there the formula begins" if length else \
+            "and so says the formula"
         return f"{coordinate_words(address_map, at, 'LBHN')} · element {element:,}:   lies at {lies:,}, {verdict}"
 
     def _compare_page(self, at: Coordinate) -> str:
@@ -195,7 +202,7 @@ def victims_html(found: Divergence) -> str:
         return ""
     rows = [tuple(map(escape, _victim(hit))) for hit in found.victims[:_SHOWN]]
     more = found.num_victims - len(rows)
-    return table(("group", "layer", "bytes hit", "the first of them", "in bytes", "by"), rows,
+    return table(("group", "layer", "bytes hit", "the first of them", "at byte", "by"), rows,
                  "Whose bytes are hit (one that several coordinates hit counts for each)") + (
         paragraph(f"and {more:,} more", "note") if more else "")
 

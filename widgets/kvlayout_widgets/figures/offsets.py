@@ -16,6 +16,7 @@ from kvlayout_widgets.figures import wording
 from kvlayout_widgets.figures.callout import Callout
 from kvlayout_widgets.figures.common import Coordinate, Drawing
 from kvlayout_widgets.figures.glyphs import Glyphs, Label, text_width
+from kvlayout_widgets.figures.limits import LimitLines
 from kvlayout_widgets.figures.lit import Lit, kinds_of, lit_words
 from kvlayout_widgets.figures.rulers import Ruler, index_ticks
 from kvlayout_widgets.figures.theme import AXIS_WORDS, FONT, Theme, byte_unit, exact_address, format_bytes
@@ -53,6 +54,7 @@ class OffsetsFigure(Drawing):
         bar.set_autoscale_on(False)
         self._bar_ruler = Ruler(bar, "right", self.theme)
         self._unit = Glyphs(bar, transform=bar.transAxes)
+        self.limits = LimitLines(self.axes, bar, self.theme)
         self.rulers = {"rows": Ruler(self.axes, "left", self.theme),
                        "columns": Ruler(self.axes, "bottom", self.theme)}
 
@@ -92,6 +94,7 @@ class OffsetsFigure(Drawing):
         self._compute()
         self._draw_map()
         self._draw_lit(landing)
+        self._draw_limits()
         self._draw_bounds(selected)
         numbered = self._draw_numbers()
         self._draw_selection(selected, numbered)
@@ -164,7 +167,9 @@ class OffsetsFigure(Drawing):
             names = [wording.layer_number(self._map.layers[i]) if letter == "L" else f"{i:,}" for i in ticks]
             self.rulers[ruler].set(ticks, [name if len(name) < 9 else f"{name[:7]}…" for name in names])
             part = f"   ({number:,} of {total:,} drawn)" if number < total else ""
-            self.rulers[ruler].set_title(f"{AXIS_WORDS[letter][0]}  {letter}{part}", self.theme.axis_ink[letter], 40)
+            widest = max((text_width(name, 8) for name in self.rulers[ruler].labels), default=0)
+            self.rulers[ruler].set_title(f"{AXIS_WORDS[letter][0]}  {letter}{part}", self.theme.axis_ink[letter],
+                                         max(40, min(widest + 19, 70)))
         divisor, unit = byte_unit(high // 4)
         self._bar.set_extent((0, 1, low, max(high, low + 1)))
         self._bar_axes.set_ylim(low, max(high, low + 1))
@@ -193,6 +198,11 @@ class OffsetsFigure(Drawing):
                       size=float(np.clip(0.35 * min(wide, high), 3, 9)))
         words = lit_words(landing)
         self._lit_words.set([Label(1, 1 + 9 / (_BOX[3] - _BOX[1]), words, 8, self.theme.ink, "right")])
+
+    def _draw_limits(self) -> None:
+        taken = sum(text_width(label.text, label.size) + 12 for label in self._lit_words.labels)
+        self.limits.update(self._map, self.rows, self.columns, (self.first_row, self.first_column),
+                           (self.num_rows, self.num_columns), self.fixed["L"], taken)
 
     def _draw_bounds(self, selected: Coordinate | None) -> None:
         """Mark where one group's layers, or one tensor's, end along the layer axis, and name the groups."""
@@ -299,7 +309,8 @@ class OffsetsFigure(Drawing):
             f"{self.total_columns:,} {AXIS_WORDS[self.columns][1]} are drawn, {'; '.join(notes)}",
             f"Offsets go from {exact_address(low)} to {exact_address(high)} in an allocation of "
             f"{format_bytes(self._map.size_bytes)}",
-            *(reason[0].upper() + reason[1:] for reason in reasons), f"Selected: {spelt}" if spelt else ""))
+            *(reason[0].upper() + reason[1:] for reason in reasons), self.limits.fact,
+            f"Selected: {spelt}" if spelt else ""))
 
     def _by_stride(self, layer: str) -> list[str]:
         """The two drawn axes, the one with the longer step first."""

@@ -127,10 +127,10 @@ def test_layers_of_all_groups_are_drawn_and_named(drawing):
     address_map = overlay()
     drawing.update(address_map)
     assert drawing.num_rows == len(address_map.layers) == 19
-    assert [text.get_text() for text in drawing._band_names] == [
+    assert [text.get_text() for text in drawing.bands.names] == [
         "group 0: full attention, 4 layers, page 64 KiB", *(
             f"group {group}: sliding window, {3 if group == 4 else 4} layers, page 64 KiB" for group in range(1, 5))]
-    assert len(drawing._bounds.get_segments()) == 4
+    assert len(drawing.bands.lines.get_segments()) == 4
     assert "a block id belongs to one of them" in drawing.footer
 
 
@@ -162,8 +162,8 @@ def test_layers_of_two_tensors_that_take_turns_stay_visible(drawing):
     group = KVCacheGroupSpec(order, UniformTypeKVCacheSpecs(64, {name: specs[name] for name in order}))
     address_map = planned([group], KVCacheLayout.LBNHC, 50)
     drawing.update(address_map)
-    assert len(drawing._bounds.get_segments()) == 0
-    assert drawing._band_names == []
+    assert len(drawing.bands.lines.get_segments()) == 0
+    assert drawing.bands.names == []
 
 
 def test_group_and_fixed_choose_the_layer(drawing):

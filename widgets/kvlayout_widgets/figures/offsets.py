@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from kvlayout.address import AddressMap
 from kvlayout.errors import LayoutError, check_int
 from kvlayout.landing import Landing
 from kvlayout.layout import AXES
-from kvlayout.region import Region
 from kvlayout_widgets.figures import wording
+from kvlayout_widgets.figures.bands import GroupBands
 from kvlayout_widgets.figures.callout import Callout
 from kvlayout_widgets.figures.common import Coordinate, Drawing
 from kvlayout_widgets.figures.glyphs import Glyphs, Label, text_width
 from kvlayout_widgets.figures.limits import LimitLines
 from kvlayout_widgets.figures.lit import Lit, kinds_of, lit_words
 from kvlayout_widgets.figures.rulers import Ruler, index_ticks
-from kvlayout_widgets.figures.theme import AXIS_WORDS, FONT, Theme, byte_unit, exact_address, format_bytes
+from kvlayout_widgets.figures.theme import AXIS_WORDS, Theme, byte_unit, exact_address, format_bytes
 
 DRAWN = {"L": 128, "B": 64, "H": 64, "N": 64, "C": 64}  # at most so many indices of an axis
 _BOX = (80, 76, 846, 392)  # pixels of the heatmap: left, bottom, right, top
@@ -41,13 +40,11 @@ class OffsetsFigure(Drawing):
         self.axes.patch.set(hatch="////", edgecolor=self.theme.line, facecolor=self.theme.panel)
         colours = colormaps["cividis"].with_extremes(bad=(0, 0, 0, 0))
         self._image = self.axes.imshow(np.zeros((1, 1)), cmap=colours, aspect="auto", interpolation="nearest")
-        self._bounds = LineCollection([], colors=self.theme.background, linewidths=2, zorder=3)
-        self.axes.add_collection(self._bounds, autolim=False)
+        self.bands = GroupBands(self.axes, self.theme)
         self._numbers = Glyphs(self.axes, zorder=4)
         self.lit = Lit(self.axes, self.theme)
         self._lit_words = Glyphs(self.axes, transform=self.axes.transAxes)
         self.callout = Callout(self.axes, _BOX[2] - _BOX[0], _BOX[3] - _BOX[1], self.theme)
-        self._band_names: list = []
         bar = self.add_axes(_BOX[2] + 18, _BOX[1], _BOX[2] + 32, _BOX[3])
         self._bar = bar.imshow(np.arange(256)[::-1, None], cmap="cividis", aspect="auto")
         self._bar_axes = bar
@@ -95,7 +92,7 @@ class OffsetsFigure(Drawing):
         self._draw_map()
         self._draw_lit(landing)
         self._draw_limits()
-        self._draw_bounds(selected)
+        self._draw_bands(selected)
         numbered = self._draw_numbers()
         self._draw_selection(selected, numbered)
         self._say(selected, title)
@@ -204,45 +201,16 @@ class OffsetsFigure(Drawing):
         self.limits.update(self._map, self.rows, self.columns, (self.first_row, self.first_column),
                            (self.num_rows, self.num_columns), self.fixed["L"], taken)
 
-    def _draw_bounds(self, selected: Coordinate | None) -> None:
-        """Mark where one group's layers, or one tensor's, end along the layer axis, and name the groups."""
-        for name in self._band_names:
-            name.remove()
-        self._band_names, lines = [], []
+    def _draw_bands(self, selected: Coordinate | None) -> None:
+        if "L" not in (self.rows, self.columns):
+            self.bands.clear()
+            return
         down = self.rows == "L"
-        if "L" in (self.rows, self.columns):
-            first, number = (self.first_row, self.num_rows) if down else (self.first_column, self.num_columns)
-            regions = [self._map.region(i) for i in range(first, first + number)]
-            ends = [i for i, (before, after) in enumerate(zip(regions, regions[1:])) if before is not after]
-            if len(ends) >= len(set(regions)):  # layers of several tensors take turns: lines would hide them
-                ends = [i for i in ends if regions[i].group != regions[i + 1].group]
-            for i in ends:
-                far, at = (-0.5, 1e12), (first + i + 0.5,) * 2
-                lines.append(list(zip(far, at) if down else zip(at, far)))
-            if lines:
-                bands = [regions[i + 1:j + 1] for i, j in zip([-1, *ends], [*ends, number - 1])]
-                self._name_bands(bands, down, selected)
-        self._bounds.set_segments(lines)
-
-    def _name_bands(self, bands: list[list[Region]], down: bool, selected: Coordinate | None) -> None:
+        first, number = (self.first_row, self.num_rows) if down else (self.first_column, self.num_columns)
         # Names stand on the right, unless the selection's call-out is likely to.
         across = 0 if selected is None or not down else {"B": selected.block, "H": selected.head, "N": selected.state,
                                                          "C": selected.byte}[self.columns] - self.first_column
-        right = down and across <= self.num_columns / 2
-        pixels = (_BOX[3] - _BOX[1] if down else _BOX[2] - _BOX[0]) / sum(map(len, bands))
-        start = 0
-        for band in bands:
-            words = wording.region_words(self._map, band[0]) if len(set(band)) == 1 else \
-                wording.group_words(self._map, band[0].group)
-            words = words if down else f"group {band[0].group}"
-            share, start = start / sum(map(len, bands)), start + len(band)
-            if len(band) * pixels < (17 if down else text_width(words, 8) + 8):
-                continue
-            place = (0.992 if right else 0.008, 1 - share) if down else (share + 0.004, 0.99)
-            self._band_names.append(self.axes.text(
-                *place, words, transform=self.axes.transAxes, ha="right" if right else "left", va="top", fontsize=8,
-                color=self.theme.ink, fontfamily=FONT, zorder=4, parse_math=False,
-                bbox={"facecolor": self.theme.background, "edgecolor": "none", "pad": 2, "alpha": 0.85}))
+        self.bands.update(self._map, first, number, down=down, right=across <= self.num_columns / 2)
 
     def _draw_numbers(self) -> bool:
         """Write the offsets into the cells where all fit; return whether they do."""

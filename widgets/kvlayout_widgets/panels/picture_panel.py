@@ -13,7 +13,7 @@ from kvlayout_widgets.tabs.base import Act, PictureTab
 class PicturePanel(PictureTab):
     """Controls, a picture and a text. A choice that is refused has its reason between controls and picture.
 
-    ``rows``: more rows of controls, below the first one.
+    ``rows``: more rows of controls, above ``controls``.
     """
 
     def __init__(self, state: State, act: Act, controls: tuple[widgets.Widget, ...] = (), hint: str = "",
@@ -21,7 +21,7 @@ class PicturePanel(PictureTab):
         super().__init__(state, act, controls, hint)
         self.complaint, self.text = widgets.HTML(), widgets.HTML()
         first, picture, said = self._below.children
-        self._below.children = [first, *rows, self.complaint, picture, said, self.text]
+        self._below.children = [*rows, first, self.complaint, picture, said, self.text]
 
     def draw(self, theme: str) -> None:
         self.complaint.value = self.text.value = ""

@@ -14,6 +14,7 @@ from kvlayout_widgets.html import paragraph
 from kvlayout_widgets.two_sides import MOST_RANKS, SideChoice
 
 _AS_HERE = "as here"
+_ORDER = ("layout", "tp_size", "ranks", "blocks", "block_ids", "pp_size", "stages", "block_size", "num_blocks")
 # A captured config leaves none of these open.
 _PLANNED = ("tp_size", "ranks", "pp_size", "stages", "block_size", "num_blocks")
 
@@ -30,22 +31,22 @@ class SideRow:
             ("ranks", "all", "The ranks that send, such as 0, 2; all of them if left empty")
         stages = ("stage", "0", "The pipeline stage that receives, from 0") if self.is_target else \
             ("stages", "all", "The pipeline stages that send; all of them if left empty")
-        self.tp_size = _text("TP", _AS_HERE, "--tensor-parallel-size of this side", 20, 92)
-        self.ranks = _text(*ranks, 36, 92)
-        self.pp_size = _text("PP", _AS_HERE, "--pipeline-parallel-size of this side", 20, 92)
-        self.stages = _text(*stages, 42, 92)
+        self.tp_size = _text("TP", _AS_HERE, "--tensor-parallel-size of this side", 22, 100)
+        self.ranks = _text(*ranks, 38, 96)
+        self.pp_size = _text("PP", _AS_HERE, "--pipeline-parallel-size of this side", 22, 100)
+        self.stages = _text(*stages, 46, 104)
         self.layout = widgets.Dropdown(options=[_AS_HERE, *KVCacheLayout.__members__], description="Layout",
                                        tooltip="This side's KVCacheLayout; forced, without asking the backend",
-                                       layout=widgets.Layout(width="146px"), style={"description_width": "46px"})
-        self.block_size = _text("Block size", _AS_HERE, "--block-size of this side, tokens", 62, 132)
-        self.num_blocks = _text("Blocks", _AS_HERE, "num_gpu_blocks of this side's pool", 44, 116)
-        self.blocks = _text("Block ids", "5, 9 or 0-3", "The request's block ids here, in token order", 58, 178)
+                                       layout=widgets.Layout(width="154px"), style={"description_width": "48px"})
+        self.block_size = _text("Block size", _AS_HERE, "--block-size of this side, tokens", 70, 148)
+        self.num_blocks = _text("Blocks", _AS_HERE, "num_gpu_blocks of this side's pool", 48, 126)
+        self.blocks = _text("Block ids", "5, 9 or 0-3", "The request's block ids here, in token order", 62, 190)
         self.blocks.value = blocks
         self.block_ids = widgets.Dropdown(
             options=[("manager's", "manager"), ("kernel's", "map")], description="ids are",
             tooltip="What the ids count: the block manager's blocks, or kernel blocks",
             layout=widgets.Layout(width="140px"), style={"description_width": "44px"})
-        self.controls = {one: getattr(self, one) for one in (*_PLANNED, "layout", "blocks", "block_ids")}
+        self.controls = {one: getattr(self, one) for one in _ORDER}
         self.message = widgets.HTML()
         row = widgets.HBox([widgets.HTML(f'<span class="kvl-axis"><b>{name}</b></span>'), *self.controls.values()],
                            layout=widgets.Layout(flex_flow="row wrap", align_items="center"))

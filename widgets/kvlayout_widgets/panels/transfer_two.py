@@ -48,7 +48,7 @@ class TwoSidesPanel(PicturePanel):
         self.replicas = widgets.Dropdown(
             options=[("the first rank sends", "first"), ("all of them send", "all")], description="A head on several",
             tooltip="Who sends a KV head that several source ranks hold, as there are more ranks than heads",
-            layout=widgets.Layout(width="280px"), style={"description_width": "112px"})
+            layout=widgets.Layout(width="310px"), style={"description_width": "128px"})
         self.note = widgets.HTML()
         super().__init__(state, act, (self.mistake, self.taken_for, self.replicas),
                          "Click a page to see its cells; point at a cell to see what lies there.",

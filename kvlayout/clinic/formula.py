@@ -74,10 +74,12 @@ def _collect(check: _Check, sample: Sample) -> Divergence:
             wrong += int(page.wrong.sum())
             shares[row, np.searchsorted(columns, axes[0])] = page.wrong.reshape(len(axes[0]), -1).mean(axis=1)
             if first is None and page.wrong.any():
-                first = check.first(layer, page)
-                cells = check.cells(layer, first.coordinate.block, axes)
+                # All coordinates of that page, where they aren't too many: a sample may have left out the first.
+                block = axes[0][np.argmax(page.wrong.reshape(len(axes[0]), -1).any(axis=1))]
+                whole = check.whole(layer, int(block), axes)
+                first, cells = check.first(layer, whole), whole.cells
             elif cells is None:
-                cells = check.cells(layer, int(axes[0][0]), axes)
+                cells = check.whole(layer, int(axes[0][0]), axes).cells
     victims, num_victims = check.hits.found()
     hits = ()
     if first and 0 <= first.hit_offset < address_map.size_bytes:
@@ -106,6 +108,11 @@ class _Page:
     found: np.ndarray
     end: np.ndarray
     wrong: np.ndarray
+
+    @property
+    def cells(self) -> np.ndarray:
+        """Share of the elements that diverge in each cell of the first block."""
+        return self.wrong[0].mean(axis=2)
 
 
 class _First(NamedTuple):
@@ -159,8 +166,8 @@ class _Check:
         indices = (int(axis[index]) for axis, index in zip(page.axes, at))
         return _First(Coordinate(self.address_map.layers[layer], *indices), expected, found, end, hit)
 
-    def cells(self, layer: int, block: int, axes: tuple[np.ndarray, ...]) -> np.ndarray:
-        """Share of the elements that diverge in each cell of a page: of all its cells, where they aren't too many."""
+    def whole(self, layer: int, block: int, axes: tuple[np.ndarray, ...]) -> _Page:
+        """Compare all of one page, where it hasn't too many coordinates; else those of ``axes``."""
         region = self.address_map.region(layer)
         _, _, heads, states, content = region.geometry.shape
         extents = (heads, states, content // item_bytes(region))
@@ -168,8 +175,7 @@ class _Check:
                  for name, n in zip(("head", "token", "element"), extents)]
         if math.prod(len(one) for one in whole) > _MOST_CELLS:
             whole = list(axes[1:])
-        page = self._compared(layer, (np.array([block]), *whole))
-        return page.wrong[0].mean(axis=2)
+        return self._compared(layer, (np.array([block]), *whole))
 
     def _compared(self, layer: int, axes: tuple[np.ndarray, ...]) -> _Page:
         region = self.address_map.region(layer)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvlayout as kv
-from kvlayout.clinic import compare_formula, explain_address, formula_at, right_formula
+from kvlayout.clinic import CLASSICS, compare_formula, explain_address, formula_at, right_formula
 from kvlayout.interior import Field, Interior
 from kvlayout.placement import get_kv_cache_config_from_groups
 
@@ -267,3 +267,10 @@ def test_far_away_is_an_answer(formula):
     for length in (None, "1 << 61"):
         found = compare_formula(formula, cache(attention()), length=length, blocks=[1])
         assert found.share == 1 and found.outside > 0 and (length or found.hits == ())
+
+
+def test_a_sample_leaves_out_no_first_coordinate_of_the_first_page_that_diverges():
+    plan = kv.make_plan(kv.Selection(model="google/gemma-3-27b-it", layout="LBNHC", num_blocks=512))
+    found = compare_formula(CLASSICS["nhd-as-hnd"].formula, plan.address_map)
+    assert found.sample and (found.first.head, found.first.token, found.first.element) == (0, 1, 0)
+    assert (found.expected, found.found) == (8_192, 512)

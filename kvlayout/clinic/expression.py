@@ -33,10 +33,12 @@ _ALLOWED = "+ - * // % << >> & | ^ ~, comparisons, and or not, a if c else b, br
 
 
 class Expression:
-    """A formula over named whole numbers; ``used`` holds the names that it mentions."""
+    """A formula over named whole numbers; ``used`` holds the names that it mentions, ``steps`` counts its steps."""
 
     def __init__(self, text: str, tree: ast.Expr, used: frozenset[str]):
         self.text, self.used, self._tree = text, used, tree
+        self.steps = sum(isinstance(node, (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call))
+                         for node in ast.walk(tree))
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"

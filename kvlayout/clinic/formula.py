@@ -21,7 +21,7 @@ from kvlayout.errors import LayoutError, check_type
 from kvlayout.strided import merge_runs
 
 _AT_ONCE = 1 << 20
-_MOST_CELLS = 1 << 22
+_MOST_CELLS = 1 << 21
 
 
 def compare_formula(formula: str | Callable, address_map: AddressMap, *, length: str | Callable | None = None,
@@ -44,7 +44,8 @@ def compare_formula(formula: str | Callable, address_map: AddressMap, *, length:
     work = Formula("formula", formula)
     span = None if length is None else Formula("length", length)
     named = frozenset(AXES) if span is None else work.axes | span.axes
-    cost = 1 if span is None else max(1, len(address_map.layers))
+    # Of each span, every layer's bytes are counted.
+    cost = work.cost if span is None else (work.cost + span.cost) * max(1, len(address_map.layers)) // 2
     sample = choose(address_map, named, layers, blocks, cost)
     check = _Check(address_map, work, span, named)
     return _collect(check, sample)
@@ -173,7 +174,7 @@ class _Check:
         extents = (heads, states, content // item_bytes(region))
         whole = [np.arange(n) if name in self._named else np.zeros(1, dtype=np.int64)
                  for name, n in zip(("head", "token", "element"), extents)]
-        if math.prod(len(one) for one in whole) > _MOST_CELLS:
+        if math.prod(len(one) for one in whole) * self._work.cost > _MOST_CELLS:
             whole = list(axes[1:])
         return self._compared(layer, (np.array([block]), *whole))
 

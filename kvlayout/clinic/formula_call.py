@@ -12,21 +12,25 @@ from kvlayout.clinic.expression import parse_expression
 from kvlayout.clinic.formula_names import AXES, AXES_OF, NAMES
 from kvlayout.errors import LayoutError
 
+_FEW_STEPS = 16  # of an ordinary formula
 # 4 EiB: no memory has such an address, and sums of two stay within 63 bits.
 _MOST = 2**62
 
 
 class Formula:
-    """``used``: the names that it takes; ``axes``: the indices of a coordinate that they stand for."""
+    """``used``: the names that it takes; ``axes``: the indices of a coordinate that they stand for.
+
+    ``cost``: how many times as long as an ordinary formula it takes, at each coordinate; not known of a callable.
+    """
 
     def __init__(self, argument: str, source: str | Callable):
-        self._argument = argument
+        self._argument, self.cost = argument, 1
         if isinstance(source, str):
             try:
                 self._work = parse_expression(source, NAMES)
             except LayoutError as error:
                 raise LayoutError(argument, error.value, error.rule, error.cure) from None
-            self.used = frozenset(self._work.used)
+            self.used, self.cost = self._work.used, max(1, self._work.steps // _FEW_STEPS)
         elif callable(source):
             self._work, self.used = source, _declared(argument, source)
         else:

@@ -257,6 +257,17 @@ def test_choices_that_are_not_there(options):
     assert error.value.argument in (*options, "layer")
 
 
+def test_a_long_formula_is_checked_at_fewer_coordinates():
+    hybrid = kv.make_plan(kv.Selection(model="Qwen/Qwen3-Next-80B-A3B-Instruct")).address_map
+    long = "+".join(["(slot*element^head)"] * 100)
+    began = time.perf_counter()
+    found = compare_formula(long, hybrid)
+    assert time.perf_counter() - began < 5 and 0 < found.checked < compare_formula("slot", hybrid).checked / 8
+    assert compare_formula("0", hybrid, layers=0, blocks=1).checked == 1_097_728
+    with pytest.raises(kv.LayoutError, match="more than .* coordinates"):
+        compare_formula(long, hybrid, layers=0, blocks=1)
+
+
 def test_an_address_map_is_asked_for():
     with pytest.raises(kv.LayoutError, match="address_map"):
         compare_formula(PAGE, kv.make_plan(kv.Selection()))

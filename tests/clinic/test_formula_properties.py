@@ -152,19 +152,19 @@ def formulas(draw):
     return " + ".join([*terms, draw(st.sampled_from(["0", "0", "1", "(-5)"]))])
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(maps(), formulas())
 def test_a_wrong_formula_is_told_as_going_through_every_element_tells_it(address_map, formula):
     check(address_map, formula)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(maps(), st.sampled_from(sorted(CLASSICS)))
 def test_classics_too(address_map, slug):
     check(address_map, CLASSICS[slug].formula, CLASSICS[slug].length)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(maps(), formulas() | st.just("layer_offset + block * block_stride") | st.just("block * block_stride"),
        strides.filter(lambda text: not text.startswith("-")) | st.just("block_stride - 2 * (block_stride > 2)"))
 def test_spans_are_told_as_going_through_every_byte_tells_it(address_map, formula, length):

@@ -86,11 +86,11 @@ def test_words_of_a_landing_keep_their_place(drawing, first_column):
     assert drawing.limits.words == said
 
 
-def test_a_limit_that_is_passed_at_no_blocks_start():
+def test_a_limit_that_is_passed_past_the_last_blocks_start():
     """LHBNC: 2^31 bytes lie in the plane of a later head."""
     limits = offset_limits(dense("LHBNC", num_blocks=40_000))
     assert limit_words([one for one in limits if one.is_passed]) == \
-        "A layer's view passes 2^31 bytes at no block's start"
+        "A layer's view passes 2^31 bytes past the last block's start"
     assert limit_words([]) == ""
 
 
@@ -102,6 +102,7 @@ def test_head_planes_pass_at_blocks_of_their_own(drawing):
     first = -(-(2**32 - 5 * stride[1]) // 8192)  # of head slot 5, 2^31 elements
     drawing.update(address_map, rows="H", columns="B", first_column=first - 30, selected=Coordinate(layer, 0))
     assert (first - 0.5, 4.5, first - 0.5, 5.5) in lines_of(drawing)
+    assert drawing.limits._marks[0].get_segments() == []
     for x, low, _, high in lines_of(drawing):
         block, heads = int(x + 0.5), range(int(low + 0.5), int(high + 0.5))
         for head in heads:

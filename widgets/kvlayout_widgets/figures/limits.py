@@ -61,7 +61,8 @@ class LimitLines:
         for collection in self._lines:
             collection.set_segments(segments)
         self.marked = tuple(block for block, _, _ in found)
-        self._mark_bar(rows, columns, first, shape, layer, {block for block, _, _ in found})
+        # Where each head has a line of its own, no one mark is true of all.
+        self._mark_bar(rows, columns, first, shape, layer, {block for block, words, _ in found if words})
         self._write([(block, words) for block, words, _ in found] if flat else [], first[1], shape[1], taken)
 
     def _take(self, address_map: AddressMap) -> None:
@@ -172,7 +173,7 @@ def limit_words(limits: Sequence[OffsetLimit], start: str | None = None) -> str:
     parts = [f"{_kind_words(names)} from {'' if index else 'block '}{block:,}"
              for index, (block, names) in enumerate(sorted(kinds.items()))]
     if ends:
-        parts.append(f"{_kind_words(ends)} at no block's start")
+        parts.append(f"{_kind_words(ends)} past the last block's start")
     if not parts:
         return ""
     return ("A layer's view passes " if start is None else start) + ", ".join(parts)

@@ -81,6 +81,37 @@ def test_stages_of_a_pipeline():
     assert refused(shown, panel) == "" and panel.drawing.page[0] == panel._answer.layers[0]
 
 
+def test_the_stage_that_is_shown_receives_unless_another_is_typed():
+    shown, panel = opened("Two sides", pp_size=4, pp_rank=3, tp_size=2)
+    assert panel._answer.found.is_right and len(panel._answer.layers) == 7
+    assert panel._answer.layers == shown.plan.address_map.layers
+    panel.target.stages.value = "1"
+    assert "has none of the layers that are moved" in refused(shown, panel)
+    panel.target.stages.value, panel.target.pp_size.value = "", "1"
+    assert panel._answer.found.is_right
+
+
+def test_a_backend_of_ones_own():
+    class Mine:
+        @staticmethod
+        def supported_kv_cache_layouts():
+            return ["LBNHC"]
+
+    shown, panel = opened("Two sides", backends=[Mine], backend="Mine")
+    set_all(panel.source, tp_size="4")
+    set_all(panel.target, tp_size="2", layout="BLHNC")
+    assert refused(shown, panel) == "" and panel._answer.found.is_right
+
+
+@pytest.mark.parametrize("dtype, reason", [("int8_per_token_head", ""), ("nvfp4", "slots that aren")])
+def test_pages_with_scales(dtype, reason):
+    shown, panel = opened("Two sides", kv_cache_dtype=dtype, backend="FLASHINFER" if reason else "TRITON_ATTN")
+    panel.target.layout.value = "LBHNC"
+    assert panel._answer.found.is_right and refused(shown, panel) == ""
+    panel.source.tp_size.value = "4"  # K and V in slots of their own aren't one head each
+    assert (reason in refused(shown, panel)) if reason else panel._answer.found.is_right
+
+
 def test_ids_of_kernel_blocks():
     shown, panel = opened("Two sides", block_size=64, kernel_block_size=16, layout="LBNHC")
     assert panel.source.block_ids.layout.display is None

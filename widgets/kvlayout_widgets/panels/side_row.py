@@ -47,7 +47,7 @@ class SideRow:
             tooltip="What the ids count: the block manager's blocks, or kernel blocks",
             layout=widgets.Layout(width="140px"), style={"description_width": "44px"})
         self.controls = {one: getattr(self, one) for one in _ORDER}
-        self.message = widgets.HTML()
+        self.message, self._stage = widgets.HTML(), 0
         row = widgets.HBox([widgets.HTML(f'<span class="kvl-axis"><b>{name}</b></span>'), *self.controls.values()],
                            layout=widgets.Layout(flex_flow="row wrap", align_items="center"))
         self.widget = widgets.VBox([row, self.message])
@@ -63,8 +63,14 @@ class SideRow:
                           blocks=tuple(parse_block_ids(self.blocks.value, f"{self.name}: block ids")),
                           block_ids=self.block_ids.value)
 
-    def show(self, *, is_captured: bool, is_split: bool) -> None:
-        """Offer only what works: a captured config is there once, as it is; ids of two kinds need split blocks."""
+    def show(self, *, is_captured: bool, is_split: bool, stage: int) -> None:
+        """Offer only what works: a captured config is there once, as it is; ids of two kinds need split blocks.
+
+        ``stage``: the one that is shown, which receives where nothing else is typed.
+        """
+        self._stage = 0 if self.pp_size.value.strip() else stage
+        if self.is_target:
+            self.stages.placeholder = f"{self._stage}"
         for one in _PLANNED:
             self.controls[one].disabled = is_captured
         self.block_ids.layout.display = None if is_split else "none"
@@ -87,7 +93,7 @@ class SideRow:
             return found or None
         if len(found) > 1:
             raise LayoutError(f"{self.name}: {control.description}", text, "must be one number, such as 0")
-        return found or (0,)
+        return found or (self._stage if name == "stages" else 0,)
 
 
 def _text(description: str, placeholder: str, tooltip: str, label_width: int, width: int) -> widgets.Text:

@@ -142,7 +142,7 @@ class TwoSidesPanel(PicturePanel):
         is_split = any(size != group.kv_cache_spec.block_size
                        for size, group in zip(plan.kernel_block_sizes, plan.groups))
         for row in (self.source, self.target):
-            row.show(is_captured=is_captured, is_split=is_split)
+            row.show(is_captured=is_captured, is_split=is_split, stage=plan.selection.pp_rank)
             row.say("")
         self.note.value = paragraph(_CAPTURED, "note") if is_captured else ""
         self.taken_for.layout.display = "none" if self._mistake is None else None

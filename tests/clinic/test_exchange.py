@@ -332,11 +332,11 @@ def test_a_large_cache_is_no_slower():
     large = [make_plan(Selection(model="meta-llama/Llama-3.3-70B-Instruct", backend="FLASH_ATTN", layout=layout,
                                  num_blocks=100_000, tp_size=size)).address_map
              for layout, size in (("LBNHC", 8), ("LBHNC", 4))]
-    start = time.perf_counter()
+    start = time.process_time()
     found = exchange([Side(large[0], rank, 8, 8) for rank in (2, 3)], Side(large[1], 1, 4, 8),
                      source_blocks=range(1, 201), target_blocks=range(99_000, 99_200))
     assert found.is_right
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("wrong", [

@@ -91,10 +91,10 @@ def test_a_number_that_meets_an_array_is_named_with_its_first(text, said):
     ("1" * 1_000_000, "characters"), ("a" * 1_900, "not known"), ("a @ b", "'@'"), ("a\\\n+b", "at character 2"),
 ])
 def test_hostile_text_is_refused_by_name(text, named):
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(LayoutError, match=named):
         parse_expression(text, NAMES)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("text", [None, 3, b"a", ["a"], True])

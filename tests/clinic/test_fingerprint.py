@@ -99,9 +99,9 @@ def test_one_head_makes_two_layouts_one_map():
 def test_milliseconds_for_a_large_cache():
     layers = tuple(f"model.layers.{i}.attn" for i in range(80))
     large = plain("BLHNC", heads=8, block_size=16, head_size=128, blocks=100_000, layers=layers)
-    start = time.perf_counter()
+    start = time.process_time()
     fingerprint(large)
-    assert time.perf_counter() - start < 0.05
+    assert time.process_time() - start < 0.05
 
 
 @pytest.mark.parametrize("wrong", [None, "LBNHC", 3, float("nan"), []])

@@ -168,9 +168,9 @@ def test_a_callable_gets_what_it_declares():
 
 def test_80_layers_and_100000_blocks_are_sampled_and_say_so():
     big = cache(attention(), 80, 100_000, "BLNHC")
-    began = time.perf_counter()
+    began = time.process_time()
     found = compare_formula(right_formula(big), big)
-    assert time.perf_counter() - began < 5 and found.is_right and found.sampled
+    assert time.process_time() - began < 5 and found.is_right and found.sampled
     assert found.checked <= 2 << 20 and len(found.layers) == 80
     assert "100,000 blocks" in found.sentences()[0] and "of 256 elements" in found.sentences()[0]
     # 2^31 and 2^32 bytes and elements: the packed block takes 5,242,880 bytes.
@@ -260,9 +260,9 @@ def test_choices_that_are_not_there(options):
 def test_a_long_formula_is_checked_at_fewer_coordinates():
     hybrid = kv.make_plan(kv.Selection(model="Qwen/Qwen3-Next-80B-A3B-Instruct")).address_map
     long = "+".join(["(slot*element^head)"] * 100)
-    began = time.perf_counter()
+    began = time.process_time()
     found = compare_formula(long, hybrid)
-    assert time.perf_counter() - began < 5 and 0 < found.checked < compare_formula("slot", hybrid).checked / 8
+    assert time.process_time() - began < 5 and 0 < found.checked < compare_formula("slot", hybrid).checked / 8
     assert compare_formula("0", hybrid, layers=0, blocks=1).checked == 1_097_728
     with pytest.raises(kv.LayoutError, match="more than .* coordinates"):
         compare_formula(long, hybrid, layers=0, blocks=1)

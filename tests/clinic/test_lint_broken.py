@@ -171,9 +171,9 @@ def test_80_layers_of_100_000_blocks_take_less_than_50_ms():
         assert len(plan.address_map.layers) == 80
         seconds = []
         for _ in range(5):
-            start = time.perf_counter()
+            start = time.process_time()
             lint(plan)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
         assert min(seconds) < 0.05
 
 
@@ -212,7 +212,7 @@ def test_odd_kernel_block_sizes_are_findings(sizes):
     {"offset": 2**62}, {"offset": 2**70}, {"layer_stride": 2**62}, {"layer_stride": 2**80}, {"block_stride": 2**80},
     {"size": 0}, {"size": 2**90}, {"layers": ()}, {"layer_stride": 0}, {"block_stride": 1, "layer_stride": 1}])
 def test_huge_and_empty_tensors_are_findings_at_once(fields):
-    start = time.perf_counter()
+    start = time.process_time()
     found = lint(with_tensor(tiny(), **fields))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert errors(found) or fields == {"size": 2**90}

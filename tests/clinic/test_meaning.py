@@ -188,10 +188,10 @@ def test_a_large_cache_is_fast():
     spec = FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")
     for layout in KVCacheLayout:
         address_map = map_of(spec, 80, layout, 100_000)
-        begin = time.perf_counter()
+        begin = time.process_time()
         for offset in (-2_000_000_000, 0, 123_456_789_012, address_map.size_bytes + 5):
             assert explain_address(offset, address_map).sentences()
-        assert time.perf_counter() - begin < 1
+        assert time.process_time() - begin < 1
 
 
 @pytest.mark.parametrize(("text", "value"), [

@@ -158,11 +158,11 @@ def test_a_group_with_fewer_layers_leaves_room(layout):
 
 def test_large_caches_are_quick():
     plan = make_plan(Selection(model="google/gemma-3-27b-it", num_blocks=100_000))
-    start = time.perf_counter()
+    start = time.process_time()
     group_overlay(plan.address_map, 99_999)
     page_losses(plan.address_map)
     meets(plan.address_map, (0, 99_999), (50, 5))
-    assert time.perf_counter() - start < 0.3
+    assert time.process_time() - start < 0.3
 
 
 def test_layers_without_slots():

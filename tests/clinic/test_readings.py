@@ -221,10 +221,10 @@ def test_vllm_54877_a_bounds_check_is_read():
     "dims (1,2,3) byte strides (1,2,3) ", "a.", "_", "\n", "'",
     "bfloat16", "storage offset ", "__import__('os').system('x') (1,2,3)", "(9" + "9" * 30 + ",1,1)"])
 def test_a_megabyte_of_hostile_text_doesnt_hang(unit):
-    begin = time.perf_counter()
+    begin = time.process_time()
     parse_shapes(unit * (1_000_000 // len(unit)))
     parse_shapes("shape (1" + unit * (1_000_000 // len(unit)))
-    assert time.perf_counter() - begin < 20
+    assert time.process_time() - begin < 20
 
 
 @given(st.text(alphabet="()[]{},:= 0123456789\n'\"shapetridTorch.Size", max_size=300))

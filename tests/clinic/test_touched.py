@@ -112,12 +112,12 @@ def test_groups_of_a_hybrid_model_are_asked_one_by_one():
 @pytest.mark.parametrize("layout", list(KVCacheLayout))
 def test_a_long_sequence_is_fast(layout):
     address_map = qwen(layout, num_blocks=100_000, num_layers=80)
-    begin = time.perf_counter()
+    begin = time.process_time()
     found = touched(address_map, np.arange(1, 100_000))
     assert found.bytes == 99_999 * 80 * 65_536
     scattered = np.random.default_rng(0).permutation(100_000)[:4_000]
     found = touched(address_map, scattered[scattered > 0], layers=range(80))
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
     assert found.bytes == (scattered > 0).sum() * 80 * 65_536
 
 

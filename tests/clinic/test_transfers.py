@@ -125,9 +125,9 @@ def test_runs_that_touch_across_two_axes_are_not_apart():
 
 def test_a_whole_layer_of_a_huge_pool_is_counted_at_once():
     plan = make_plan(Selection(model="llama-tiny", available_memory=140 << 30))
-    start = time.perf_counter()
+    start = time.process_time()
     found = transfer_by_layout(plan, blocks=None, layers=1)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
     blocks, heads, states, content = plan.address_map.shape(1)
     assert blocks > 9_000_000
     assert found["BLNHC"].run_bytes == {heads * states * content: blocks}
@@ -167,10 +167,10 @@ def test_shards(slots, rank, size, expected):
 def test_a_request_in_a_large_cache_is_quick():
     plan = make_plan(Selection(model="meta-llama/Llama-3.3-70B-Instruct", backend="FLASH_ATTN", layout="LBNHC",
                                num_blocks=100_000))
-    start = time.perf_counter()
+    start = time.process_time()
     assert transfer(plan.address_map, blocks=list(range(7, 8007, 2))).num_runs == 80 * 4000
     assert transfer(plan.address_map, blocks=None).num_runs == 1
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize("wrong", [

@@ -184,9 +184,9 @@ def test_it_costs_the_same_for_any_pool():
     shown, panel = opened(model="llama-tiny", num_blocks=None, available_memory=140 << 30)
     for what in WHAT:
         panel.what.value = what
-        start = time.perf_counter()
+        start = time.process_time()
         panel.draw("light")
-        assert time.perf_counter() - start < 2 and refused(shown, panel) == ""
+        assert time.process_time() - start < 2 and refused(shown, panel) == ""
     assert panel.by_layout["LBNHC"].num_runs == 4
     panel.tokens.value = f"{16 * 60000}"
     panel.placed.value = "every other block"

@@ -147,7 +147,7 @@ def test_no_text_lies_over_another(kind, theme, rows, columns):
 def test_it_costs_little_for_any_pool(drawing):
     address_map = dense("BLNHC", num_blocks=80_000)
     drawing.update(address_map)
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(20):
         drawing._draw_limits()
-    assert (time.perf_counter() - start) / 20 < 0.02
+    assert (time.process_time() - start) / 20 < 0.02

@@ -143,10 +143,10 @@ def test_it_costs_little_for_100_layers_of_100_000_blocks(layout):
     address_map = planned([kv.KVCacheGroupSpec(names(100), spec)], KVCacheLayout[layout], 100_000)
     drawing = StripsFigure()
     drawing.update(address_map, 0)
-    begin = time.perf_counter()
+    begin = time.process_time()
     drawing.update(address_map, 99_999)
     render_png(drawing.figure)
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 def test_a_block_that_is_not_there():

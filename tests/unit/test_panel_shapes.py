@@ -168,11 +168,11 @@ def test_hostile_text_is_read_or_refused_and_never_markup(text):
 
 
 def test_long_text_is_refused_in_time():
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert "is longer than 200,000" in said(read("(100, 8, 16, 256) " * 20_000))
     panel = read("\n".join(f"(100, {heads}, 16, 256)" for heads in range(1, 5_000)))
     assert "and 4,991 more kinds of tensor" in said(panel)
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 @pytest.mark.parametrize(("name", "value"), [("slot", "x"), ("itemsize", "two"), ("itemsize", "0")])

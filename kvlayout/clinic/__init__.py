@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".meaning": ("Meaning", "explain_address", "parse_address"),
     ".readings": ("Reading", "find_readings", "describe_readings"),
     ".pasted_shapes": ("PastedTensor", "parse_shapes"),
-    ".own_views": ("OwnView", "own_views", "match_views"),
+    ".view_match": ("OwnView", "own_views", "match_views"),
     ".descriptor": ("DescriptorReading", "read_descriptor"),
     ".formula": ("compare_formula", "formula_at"),
     ".divergence": ("Coordinate", "Divergence"),

@@ -1,6 +1,7 @@
 """The clinic's public names: all there, also where their modules were imported before."""
 
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -20,3 +21,9 @@ def test_every_name_is_callable(name):
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_has_entries(name):
     assert dict(getattr(kvlayout.clinic, name)) and name in dir(kvlayout.clinic)
+
+
+def test_no_module_has_a_public_name():
+    # The import of such a module would put the module where the name was.
+    modules = {path.stem for path in Path(kvlayout.clinic.__file__).parent.glob("*.py")}
+    assert modules.isdisjoint(kvlayout.clinic.__all__)

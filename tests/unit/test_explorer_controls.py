@@ -1,6 +1,7 @@
 """The controls: what text means, what is offered for a vLLM version, and where a refusal is shown."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -189,7 +190,10 @@ def test_a_model_from_its_config():
     panel = Panel()
     before = panel.state.plan
     panel.set("model", catalogue.FROM_CONFIG)
-    assert "is empty" in panel.refusals()["model"]
+    # Nothing was given yet, so nothing is wrong, and the place for it is open.
+    control = panel.controls.by_argument["model"]
+    assert panel.refusals() == {} and control.parts[0].value == catalogue.FROM_CONFIG
+    assert control.row.children[1].layout.display is None
     assert panel.state.plan is before
     panel.set("model", "{not json", part=1)
     assert "is not JSON" in panel.refusals()["model"]
@@ -199,6 +203,23 @@ def test_a_model_from_its_config():
     assert len(panel.state.plan.address_map.layers) == 2
     panel.set("model", "{}", part=1)
     assert list(panel.refusals()) == ["model"]
+
+
+def test_another_model_closes_the_place_for_a_text():
+    shown = Explorer(model="llama-tiny", num_blocks=8)
+    control = shown.controls.by_argument["model"]
+    control.parts[0].value = catalogue.FROM_CONFIG
+    assert control.row.children[1].layout.display is None
+    assert shown.choose(model="Qwen/Qwen3-0.6B") and control.parts[0].value == "Qwen/Qwen3-0.6B"
+    assert control.row.children[1].layout.display == "none"
+
+
+def test_a_captured_pool_has_the_blocks_that_it_has():
+    shown = Explorer(Path(__file__).parents[2] / "notebooks" / "data" / "cases" / "vllm-50276.json")
+    size = shown.controls.by_argument["num_blocks"].parts[0]
+    assert size.disabled and size.placeholder == "100"
+    shown.choose(model="llama-tiny")
+    assert not size.disabled and size.placeholder == "64"
 
 
 def test_the_pool_by_memory():

@@ -76,6 +76,9 @@ class Controls:
         finally:
             self._is_setting = False
         captured = is_captured(self.state.choices["model"])
+        # A captured pool has the blocks that it has.
+        blocks = self.state.plan.config.num_blocks if captured and self.state.plan else DEFAULT_NUM_BLOCKS
+        self.by_argument["num_blocks"].parts[0].placeholder = f"{blocks:,}"
         for control in self.all:
             control.disable(captured and not set(control.arguments) <= set(OPEN))
             control.refuse(str(self.state.problem) if control is blamed else "")

@@ -25,6 +25,7 @@ def model_control(options: list[tuple[str, object]]) -> Control:
                                 tooltip="A config.json, a capture or a log of this computer",
                                 layout=widgets.Layout(width="140px"))
     own = widgets.VBox([upload, text], layout=widgets.Layout(display="none"))
+    written = None
 
     def uploaded(change) -> None:
         if change["new"]:
@@ -34,10 +35,16 @@ def model_control(options: list[tuple[str, object]]) -> Control:
         own.layout.display = None if chosen.value == FROM_CONFIG else "none"
         if chosen.value != FROM_CONFIG:
             return {"model": chosen.value}
+        if not text.value.strip():
+            return {}  # nothing was given yet
         return {"model": read_model(text.value)}
 
     def write(choices: dict) -> None:
-        model = choices["model"]
+        nonlocal written
+        model, before = choices["model"], written
+        written = model
+        if chosen.value == FROM_CONFIG and not text.value.strip() and model == before:
+            return  # the text is still awaited
         own.layout.display = None if isinstance(model, dict) else "none"
         if isinstance(model, dict):
             chosen.value = FROM_CONFIG

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from kvlayout.as_typed import whole_number
 from kvlayout.capture.pasted import parse
 from kvlayout.captured import captured_selection, is_captured
 from kvlayout.errors import LayoutError
@@ -63,14 +64,8 @@ def read_text(what: str) -> str:
 
 
 def whole(argument: str, text: str) -> int:
-    """Return a decimal or 0x number, also with commas; LayoutError for anything else and beyond 64 bits."""
-    digits = text.strip().replace(",", "").replace("_", "")
-    if len(digits) <= 24:
-        for base in (10, 16) if digits.lower().lstrip("+-").startswith("0x") else (10,):
-            try:
-                number = int(digits, base)
-            except ValueError:
-                continue
-            if abs(number) < 2**64:
-                return number
+    """Return a decimal (1,024 too) or 0x number; LayoutError for anything else and beyond 64 bits."""
+    number = whole_number(text, hexadecimal=True)
+    if number is not None and abs(number) < 2**64:
+        return number
     raise LayoutError(argument, text, "must be a whole number of at most 64 bits, decimal or 0x hexadecimal")

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from kvlayout.as_typed import block_ids
 from kvlayout.cli.show import AsJson, Backend, Blocks, Layout, Model, TpSize, command, put_json, table
-from kvlayout.cli.source import read_plan, whole
+from kvlayout.cli.source import read_plan
 from kvlayout.clinic.transfers import Transfer, registered_regions, transfer_by_layout, transfer_selections
 from kvlayout.errors import LayoutError
 
@@ -50,8 +51,8 @@ def transfer(
 
 
 def _ids(request: str) -> list[int]:
-    ids = [whole("request", part) for part in request.split(",") if part.strip()]
-    if not ids or len(ids) > _MOST_BLOCKS:
+    ids = block_ids(request, "request", _MOST_BLOCKS)
+    if not ids:
         raise LayoutError("request", request, f"must be 1 to {_MOST_BLOCKS:,} block ids with commas between them")
     return ids
 

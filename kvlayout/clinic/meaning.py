@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from kvlayout.address import AddressMap, Owner, Padding
+from kvlayout.as_typed import whole_number
 from kvlayout.clinic.boundaries import Boundary, Neighbours, boundaries, neighbours
 from kvlayout.clinic.wraps import Beyond, Wrap, beyond, wraps_to
 from kvlayout.errors import LayoutError, check_int, check_type
 
-_NUMBER = re.compile(r"([+-]?)(?:0[xX]([0-9a-fA-F_]{1,40})|(\d[\d_,]{0,40}))")
-_GROUPING = str.maketrans("", "", "_,")
 _MOST = 2**63
 _SHOWN = 3
 
@@ -113,12 +111,10 @@ def parse_address(text: int | str, argument: str = "address") -> int:
     if not isinstance(text, str):
         number = check_int(argument, text, minimum=-_MOST)
     else:
-        found = _NUMBER.fullmatch(text[:100].strip()) if len(text) <= 100 else None
-        digits = "" if found is None else (found[2] or found[3]).translate(_GROUPING)
-        if not digits or not digits.isascii():
+        number = whole_number(text, hexadecimal=True)
+        if number is None:
             raise LayoutError(argument, text, "is not an address",
                               "Write a byte offset or address, such as 68,681,728 or 0x4180000")
-        number = int(digits, 16 if found[2] else 10) * (-1 if found[1] == "-" else 1)
     if not -_MOST <= number < 2 * _MOST:
         raise LayoutError(argument, text, "must be an address that 64 bits hold")
     return number

@@ -110,7 +110,7 @@ def test_a_request_of_no_length(text):
     assert "✗ Tokens" in refused(shown, panel)
 
 
-@pytest.mark.parametrize("text", ["x", "5-3", "1,024", "64", "0-99999", "1;2", "-1", "1 - ", "<script>", "9" * 30,
+@pytest.mark.parametrize("text", ["x", "5-3", "1,024", "64", "0-99999", "-1", "1 - ", "<script>", "9" * 30,
                                   "0x10", "1.5"])
 def test_blocks_that_are_none(text):
     shown, panel = opened()

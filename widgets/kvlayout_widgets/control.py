@@ -9,12 +9,14 @@ from html import escape
 
 import ipywidgets as widgets
 
+from kvlayout.as_typed import whole_number
 from kvlayout.errors import LayoutError
 from kvlayout_widgets.html import paragraph
 from kvlayout_widgets.labels import LABELS
 
 WIDTH = "196px"
 _NOTHING = ""
+_MOST = 10**18
 _UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
@@ -131,14 +133,14 @@ def amount(default_blocks: int) -> Control:
     return Control(["num_blocks", "available_memory"], [text, unit], read, write)
 
 
-def parse_integer(text: str, argument: str) -> int | None:
-    """Return the whole number in ``text`` (commas and spaces between digits allowed), None for "auto" or nothing."""
-    plain = re.sub(r"(?<=\d)[,_ ](?=\d)", "", text.strip())
-    if plain.lower() in ("", "auto"):
+def parse_integer(text: str, argument: str, empty: str = "auto") -> int | None:
+    """Return the whole number in ``text`` (also in groups of three, as 1,024), None for ``empty`` or nothing."""
+    if text.strip().lower() in ("", empty):
         return None
-    if not re.fullmatch(r"[+-]?\d{1,18}", plain):
-        raise LayoutError(argument, text, "is not a whole number", "Write one such as 64, or auto")
-    return int(plain)
+    number = whole_number(text)
+    if number is None or abs(number) >= _MOST:
+        raise LayoutError(argument, text, "is not a whole number", f"Write one such as 64, or {empty}")
+    return number
 
 
 def parse_size(text: str, argument: str = "available_memory", unit: str = "GiB") -> int:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import ipywidgets as widgets
 
+from kvlayout.as_typed import block_ids
 from kvlayout.errors import LayoutError
 from kvlayout.layout import KVCacheLayout
-from kvlayout_widgets.block_ids import parse_block_ids
 from kvlayout_widgets.control import parse_integer
 from kvlayout_widgets.html import paragraph
 from kvlayout_widgets.two_sides import MOST_RANKS, SideChoice
@@ -60,7 +60,7 @@ class SideRow:
         numbers = {one: self._number(one) for one in ("tp_size", "pp_size", "block_size", "num_blocks")}
         layout = None if self.layout.value == _AS_HERE else self.layout.value
         return SideChoice(**numbers, ranks=self._listed("ranks"), stages=self._listed("stages"), layout=layout,
-                          blocks=tuple(parse_block_ids(self.blocks.value, f"{self.name}: block ids")),
+                          blocks=tuple(block_ids(self.blocks.value, f"{self.name}: block ids")),
                           block_ids=self.block_ids.value)
 
     def show(self, *, is_captured: bool, is_split: bool, stage: int) -> None:
@@ -82,13 +82,15 @@ class SideRow:
 
     def _number(self, name: str) -> int | None:
         control = self.controls[name]
-        return None if control.disabled else parse_integer(control.value, f"{self.name}: {control.description}")
+        return None if control.disabled else parse_integer(
+            control.value, f"{self.name}: {control.description}", _AS_HERE)
 
     def _listed(self, name: str) -> tuple[int, ...] | None:
         """Ranks or stages: one for a target, all (None) or some for a source."""
         control = self.controls[name]
         text = "" if control.disabled or control.value.strip().lower() == "all" else control.value
-        found = tuple(parse_block_ids(text, f"{self.name}: {control.description}", MOST_RANKS))
+        noun = "rank" if name == "ranks" else "stage"
+        found = tuple(block_ids(text, f"{self.name}: {control.description}", MOST_RANKS, noun))
         if not self.is_target:
             return found or None
         if len(found) > 1:

@@ -8,11 +8,12 @@ import ipywidgets as widgets
 import numpy as np
 
 from kvlayout.address import AddressMap
+from kvlayout.as_typed import MOST_IDS, block_ids
 from kvlayout.clinic import Transfer, registered_regions, transfer, transfer_selections
 from kvlayout.clinic.relayout import relaid
 from kvlayout.errors import LayoutError
 from kvlayout.layout import KVCacheLayout
-from kvlayout_widgets.block_ids import MOST, ids_words, parse_block_ids
+from kvlayout_widgets.block_ids import ids_words
 from kvlayout_widgets.control import parse_integer, parse_size
 from kvlayout_widgets.figures.theme import exact_bytes
 from kvlayout_widgets.figures.transfer import TransferFigure, below_words, range_words
@@ -147,7 +148,7 @@ class OneSidePanel(PicturePanel):
     def _request_ids(self, group: int) -> list[int]:
         step = _PLACED[self.placed.value]
         if not step:
-            return parse_block_ids(self.ids.value, "block ids", MOST)
+            return block_ids(self.ids.value, "block ids")
         tokens = parse_integer(self.tokens.value, "Tokens")
         if tokens is None or tokens < 1:
             raise LayoutError("Tokens", self.tokens.value, "must be a whole number of at least 1",
@@ -156,10 +157,10 @@ class OneSidePanel(PicturePanel):
         needed = -(-tokens // each)
         num_blocks = self.state.plan.address_map.shape(self.state.coordinate.layer)[0]
         last = 1 + step * (needed - 1)
-        if last >= num_blocks or needed > MOST:
+        if last >= num_blocks or needed > MOST_IDS:
             raise LayoutError(
                 "Tokens", tokens, f"are {needed:,} blocks of {each:,} tokens, up to block {last:,}; the pool ends "
-                f"with block {num_blocks - 1:,}, and at most {MOST:,} are counted",
+                f"with block {num_blocks - 1:,}, and at most {MOST_IDS:,} are counted",
                 "Give fewer tokens, or plan more blocks")
         return list(range(1, last + 1, step))
 

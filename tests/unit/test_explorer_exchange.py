@@ -4,7 +4,7 @@ import pytest
 
 import kvlayout as kv
 from kvlayout_widgets import Explorer
-from kvlayout_widgets.block_ids import ids_words, parse_block_ids
+from kvlayout_widgets.block_ids import ids_words
 from kvlayout_widgets.figures.exchange import FATES
 from tests.unit.test_explorer_transfer import opened, refused, send
 
@@ -250,17 +250,35 @@ def test_a_click_shows_a_page_and_leaves_the_selection():
     assert "BLNHC → rank 0 of TP 1 BLNHC" in panel.drawing.headline
 
 
-@pytest.mark.parametrize("text, ids", [
-    ("5, 9", [5, 9]), ("0-3", [0, 1, 2, 3]), ("0–2,7", [0, 1, 2, 7]), ("3 1", [3, 1]), (" 4 - 5 ,, 9 ", [4, 5, 9]),
-    ("", []), ("7,7", [7, 7])])
-def test_block_ids_as_typed(text, ids):
-    assert parse_block_ids(text, "ids") == ids
+def test_source_blocks_behind_the_target_s_last_token_are_named():
+    shown, panel = opened("Two sides")
+    set_all(panel.source, blocks="1, 2, 3, 4")
+    set_all(panel.target, blocks="0")
+    assert "exactly once" in panel.text.value
+    assert "3 blocks at the end of the source&#x27;s list move nothing" in panel.text.value
+    set_all(panel.source, block_size="32", blocks="1, 2")
+    set_all(panel.target, blocks="0, 1")
+    assert "1 block at the end of the source&#x27;s list moves nothing" in panel.text.value
+    panel.target.blocks.value = "0-2"
+    assert panel._answer.idle_blocks == 0 and "move nothing" not in panel.text.value
 
 
-@pytest.mark.parametrize("text", ["a", "3-1", "1-2-3", "01", "1e3", "½", "٣", "1-", "0-99999999999999999"])
-def test_block_ids_that_are_none(text):
-    with pytest.raises(kv.LayoutError):
-        parse_block_ids(text, "ids")
+@pytest.mark.parametrize("row, name, text, words", [
+    ("source", "ranks", "x", "no rank. Write ranks such as"),
+    ("target", "stages", "y", "no stage. Write stages such as"),
+    ("source", "tp_size", "1,2", "Write one such as 64, or as here"),
+    ("target", "blocks", "z", "no block id")])
+def test_a_refusal_speaks_of_what_was_typed(row, name, text, words):
+    shown, panel = opened("Two sides")
+    set_all(getattr(panel, row), **{name: text})
+    said = getattr(panel, row).message.value.replace("&#x27;", "'")
+    assert words in said and "auto" not in said and ("block id" in said) == (name == "blocks")
+
+
+def test_the_bytes_of_all_copies_stand_beside_their_sizes():
+    _, panel = opened("Two sides")
+    cells = panel.text.value.split("segments</td>")[1].split("</tr>")[0].split("<td")
+    assert "in all" in cells[-2] and "in all" not in cells[-1]
 
 
 @pytest.mark.parametrize("ids, words", [

@@ -54,6 +54,7 @@ class Answer:
         blocks: the request's at the target, as its map counts them
         layers: that are moved, of the target
         total_heads: KV heads of the whole model in these layers
+        idle_blocks: of the request at the sources, as typed, that lie behind the target's last token
     """
 
     sources: list[Side]
@@ -64,6 +65,7 @@ class Answer:
     fates: Fates
     blocks: list[int]
     total_heads: int
+    idle_blocks: int
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -146,7 +148,8 @@ class Sides:
             found = mistaken(sides, receiver, assumed_layout=mistake[1], side=mistake[0], **request)
         blocks = next(iter(receiver.map_blocks("target_blocks", list(target.blocks)).values())).tolist()
         return Answer(sides, [(stage, rank) for stage, rank, _ in senders], receiver, found, meant,
-                      Fates(found, meant, sides, receiver), blocks, self.total_heads(layer))
+                      Fates(found, meant, sides, receiver), blocks, self.total_heads(layer),
+                      max(0, len(source.blocks) - -(-_states(receiver, target) // _states(sides[0], source, 1))))
 
     def _sizes(self, choice: SideChoice) -> tuple[int, int]:
         own = self.plan.selection
@@ -180,6 +183,13 @@ def _chosen(name: str, given: tuple[int, ...] | None, size: int) -> list[int]:
         if one >= size:
             raise LayoutError(name, one, f"must be below {size}")
     return list(dict.fromkeys(given))
+
+
+def _states(side: Side, choice: SideChoice, blocks: int | None = None) -> int:
+    """Token states of so many blocks as typed; None for all of the request's."""
+    region = side.address_map.region(side.layers[0])
+    each = region.spec.num_states if choice.block_ids == "manager" else region.geometry.shape[3]
+    return each * (len(choice.blocks) if blocks is None else blocks)
 
 
 def _check_size(side: Side, choice: SideChoice) -> None:

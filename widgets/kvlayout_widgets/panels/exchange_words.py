@@ -92,7 +92,8 @@ def answer_html(answer: Answer, mistake: tuple[str, str] | None) -> str:
     """Return the verdict, the numbers, who sends how much, and what is moved."""
     kind, sentence = verdict(answer)
     mistaken = "" if mistake is None else paragraph(_mistake_words(answer, *mistake), "line")
-    return (paragraph(sentence, kind) + mistaken + paragraph(first_wrong_words(answer), "line")
+    idle = paragraph(_idle_words(answer.idle_blocks), "line")
+    return (paragraph(sentence, kind) + idle + mistaken + paragraph(first_wrong_words(answer), "line")
             + numbers_table(answer) + sources_table(answer) + paragraph(_moved_words(answer), "note"))
 
 
@@ -101,7 +102,7 @@ def numbers_table(answer: Answer) -> str:
     found, lengths = answer.found, answer.found.segments.length
     sizes = range_words(int(lengths.min()), int(lengths.max())) if len(lengths) else "–"
     rows = [("coverage", f"{percent(found.coverage)} %", f"of {exact_bytes(found.target_bytes)}", ""),
-            ("segments", f"{len(lengths):,}", f"of {sizes}", f"{exact_bytes(int(lengths.sum()))} in all")]
+            ("segments", f"{len(lengths):,}", f"of {sizes}, {exact_bytes(int(lengths.sum()))} in all", "")]
     first = {"missing": found.first_missing, "twice": found.first_twice, "stray": found.first_stray,
              "wrong": found.first_wrong and found.first_wrong.right}
     meaning = {"missing": "written by nobody", "twice": "written more than once",
@@ -143,6 +144,13 @@ def _mistake_words(answer: Answer, side: str, layout: str) -> str:
     if own == layout:
         return f"{layout} is the {side}'s own layout, so nothing is mistaken."
     return f"The {side} is in {own}, and is taken for {layout}."
+
+
+def _idle_words(blocks: int) -> str:
+    if not blocks:
+        return ""
+    return f"{count(blocks, 'B')} at the end of the source's list move{'s' if blocks == 1 else ''} nothing: the " \
+           "target's blocks hold no more tokens."
 
 
 def _moved_words(answer: Answer) -> str:

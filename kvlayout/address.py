@@ -20,7 +20,7 @@ from kvlayout.layout import KVCacheLayout, as_layout
 from kvlayout.region import Region, make_regions
 from kvlayout.strided import first_shared, merge_runs
 
-_MOST_RUNS = 1 << 26
+_MOST_RUNS = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class AddressMap:
                 indices = np.unique(np.atleast_1d(integers(name, choice)))
                 _check_range(name, indices, region.geometry.shape[axis])
                 chosen.append(indices)
-            starts, length = region.runs(chosen, _MOST_RUNS)
+            starts, length = region.runs(chosen, _MOST_RUNS - sum(map(len, all_starts)))
             all_starts.append(starts)
             all_lengths.append(np.broadcast_to(np.asarray(length, dtype=np.int64), starts.shape))
         return merge_runs(np.concatenate(all_starts), np.concatenate(all_lengths))

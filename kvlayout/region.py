@@ -91,26 +91,31 @@ class Region:
         scope = self.interior.scope
         whole = scope == "state" or (chosen[3] is None and (scope == "cell" or chosen[2] is None))
         counts = [n if c is None else len(c) for n, c in zip(self.geometry.shape, chosen)]
-        # Axes that a contiguous run swallows whole don't multiply the number of runs.
-        dense = self.addresses.run_length if all(c is None for c in chosen) else 1
-        if math.prod(counts) // max(1, dense) > most and math.prod(counts[:2]) > most:
-            raise LayoutError("runs", counts, f"are more than {most:,} runs", "Choose fewer blocks or layers")
         if whole:
+            _check_number(self.addresses.count_runs([*chosen, None]), most)
             return self.addresses.runs([*chosen, None])
+        pages = math.prod(counts[:2])
+        _check_number(pages, most)
         heads = range(self.geometry.shape[2]) if chosen[2] is None else chosen[2]
         states = np.arange(self.geometry.shape[3]) if chosen[3] is None else chosen[3]
         inner = [self._inner_starts(int(head), states) for head in heads]
         starts = np.sort(np.concatenate(inner))
         starts, lengths = merge_runs(starts, np.ones(len(starts), dtype=np.int64))
+        _check_number(pages * len(starts), most)
         grid = StridedSet(self.geometry.offset, (*self.geometry.shape[:2], 1), (*self.geometry.strides[:2], 1))
-        pages, _ = grid.runs([_all(chosen[0], counts[0]), _all(chosen[1], counts[1]), None])
-        return (pages[:, None] + starts).ravel(), np.tile(lengths, len(pages))
+        at, _ = grid.runs([_all(chosen[0], counts[0]), _all(chosen[1], counts[1]), None])
+        return (at[:, None] + starts).ravel(), np.tile(lengths, len(at))
 
     def _inner_starts(self, head: int, states: np.ndarray) -> np.ndarray:
         content = self.geometry.shape[4]
         state = np.repeat(states, content)
         byte = np.tile(np.arange(content), len(states))
         return self.inner_offsets(np.full(len(state), head), state, byte)
+
+
+def _check_number(runs: int, most: int) -> None:
+    if runs > most:
+        raise LayoutError("runs", runs, "are more runs than can be listed", "Choose fewer blocks or layers")
 
 
 def _all(choice: np.ndarray | None, extent: int) -> np.ndarray:

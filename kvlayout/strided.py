@@ -158,6 +158,17 @@ class StridedSet:
             yield from self._search(rest - candidate * stride, position + 1, index)
         index[axis] = 0
 
+    def count_runs(self, chosen: Sequence[np.ndarray | None]) -> int:
+        """Return how many runs :meth:`runs` would list."""
+        length, dense, count = 1, True, 1
+        for axis in reversed(self.walk):
+            dense = dense and chosen[axis] is None and self.strides[axis] == length
+            if dense:
+                length *= self.extents[axis]
+            else:
+                count *= self.extents[axis] if chosen[axis] is None else len(chosen[axis])
+        return 0 if self.is_empty else count
+
     def runs(self, chosen: Sequence[np.ndarray | None]) -> tuple[np.ndarray, int]:
         """Return (start addresses, bytes of each run) of the chosen indices; None chooses a whole axis.
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from kvlayout.address import AddressMap
+from kvlayout.errors import LayoutError
 from kvlayout.region import Region
 from kvlayout.strided import StridedSet, merge_runs
+
+_MOST_RUNS = 1 << 25
 
 
 def shared_bytes(address_map: AddressMap, first: tuple[int, int], second: tuple[int, int]) -> int:
@@ -62,7 +65,10 @@ def _whole_blocks(region: Region, local: np.ndarray | None, ids: np.ndarray) -> 
     chosen: list[np.ndarray | None] = [local, ids, None, None, None]
     if len(ids) == ids[-1] - ids[0] + 1:
         offset, shape[1], chosen[1] = offset + int(ids[0]) * strides[1], len(ids), None
-    return StridedSet(offset, shape, strides).runs(chosen)
+    addresses = StridedSet(offset, shape, strides)
+    if addresses.count_runs(chosen) > _MOST_RUNS:
+        raise LayoutError("blocks", f"{len(ids):,} blocks", f"have more than {_MOST_RUNS:,} runs", "Choose fewer")
+    return addresses.runs(chosen)
 
 
 def kernel_ids(address_map: AddressMap, group: int, blocks) -> np.ndarray:

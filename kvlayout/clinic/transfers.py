@@ -10,11 +10,15 @@ import numpy as np
 from kvlayout.address import AddressMap
 from kvlayout.arrays import integers
 from kvlayout.clinic.block_bytes import map_block_runs
+from kvlayout.clinic.regular import regular_runs, steps_of
 from kvlayout.clinic.relayout import relaid
 from kvlayout.errors import LayoutError, check_int, check_type
 from kvlayout.layout import KVCacheLayout
 from kvlayout.plan import Plan
-from kvlayout.strided import StridedSet, merge_runs
+from kvlayout.spec import AttentionSpec
+from kvlayout.strided import merge_runs
+
+_MOST_LISTED = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -72,23 +76,28 @@ class MemoryRegion:
 def transfer(address_map: AddressMap, *, blocks, layers=None, heads=None) -> Transfer:
     """Return the runs of ``blocks`` of ``layers``, of head slots ``heads``.
 
-    Each is None (all), an index (a layer also by name) or a list of them; blocks are the map's, so kernel blocks
+    Each is None (all), an index (a layer also by name) or a list of them; a range costs the same however long it is.
+    Blocks are the map's, so kernel blocks
     where it is split. With all layers of several groups, each block counts for every group: bytes that they overlay
     count once. Raises LayoutError for what isn't there, and for more runs than can be listed.
     """
     check_type("address_map", address_map, AddressMap)
     layers = _layers(address_map, layers)
-    if blocks is None and heads is None and layers is not None and len(layers) == 1:
-        found = _whole_layer(address_map, layers[0])
+    ids, slots = _indices("blocks", blocks), _indices("heads", heads)
+    steps = [None if one is None else steps_of(one) for one in (ids, slots)]
+    if layers != [] and all(one is None or step is not None for one, step in zip((ids, slots), steps)):
+        found = regular_runs(address_map, layers, *steps)
         if found is not None:
-            return found
-    ids = _indices("blocks", blocks)
-    if heads is None and ids is not None and len(ids := np.unique(ids)) and ids[-1] - ids[0] == len(ids) - 1:
+            return Transfer(dict(sorted(found.items())))
+    if isinstance(ids, range):
+        if steps[0] is not None and steps[0].count > _MOST_LISTED:
+            raise LayoutError("blocks", blocks, f"are more than {_MOST_LISTED:,} blocks whose runs touch in places",
+                              "Choose fewer blocks or layers")
+        ids = np.unique(np.array(ids, dtype=np.int64))
+    if slots is None and ids is not None and len(ids) and ids[-1] - ids[0] == len(ids) - 1:
         layers = list(range(len(address_map.layers))) if layers is None else layers
-        # The last of them must be there in every layer; a stretch of blocks is then as quick as one.
-        address_map.offset(np.array(layers, dtype=np.int64), ids[[0, -1]][:, None])
         return _counted(map_block_runs(address_map, layers, ids)[1])
-    _, lengths = address_map.run_arrays(layers, ids, _indices("heads", heads))
+    _, lengths = address_map.run_arrays(layers, ids, slots)
     return _counted(lengths)
 
 
@@ -97,9 +106,10 @@ def transfer_selections(address_map: AddressMap, *, block: int = 0, layer: str |
     """Return the four transfers that one usually asks for, all of the group that ``layer`` is in.
 
     "one block": ``block`` of all layers. "one layer": all blocks of ``layer``. "one head shard": ``block`` of all
-    layers, the head slots that rank ``tp_rank`` of ``tp_size`` takes of each, at least one. "one request": the blocks
-    of ``request`` (None: all but block 0, which is vLLM's null block) of all layers.
-    Raises LayoutError as :func:`transfer` does, and where ``tp_size`` can't split the head slots evenly.
+    layers, the head slots that rank ``tp_rank`` of ``tp_size`` takes of each (of K's and of V's), at least one. "one
+    request": the blocks of ``request`` (None: all but block 0, which is vLLM's null block) of all layers.
+    Raises LayoutError as :func:`transfer` does, and where ``tp_size`` can't split the heads evenly, or a head slot
+    holds several heads.
     """
     check_type("address_map", address_map, AddressMap)
     check_int("block", block, minimum=0)
@@ -108,15 +118,15 @@ def transfer_selections(address_map: AddressMap, *, block: int = 0, layer: str |
     layer = address_map.layer_index(layer)
     group = address_map.config.kv_cache_groups[address_map.region(layer).group].layer_names
     num_blocks = address_map.shape(layer)[0]
-    request = np.arange(1, num_blocks) if request is None else request
-    with_slots: dict[int, list[str]] = {}
+    request = range(1, num_blocks) if request is None else request
+    with_slots: dict[tuple[int, ...], list[str]] = {}
     for name in group:
-        with_slots.setdefault(address_map.shape(name)[1], []).append(name)
+        with_slots.setdefault(_shard_of(address_map, name, tp_rank, tp_size), []).append(name)
     starts, lengths = [], []
-    for slots, names in with_slots.items():
-        shard = shard_slots(slots, tp_rank, tp_size)
+    for shard, names in with_slots.items():
         # A whole page needs no look at what lies where inside of it.
-        run_starts, run_lengths = address_map.run_arrays(names, block, None if len(shard) == slots else shard)
+        is_whole = len(shard) == address_map.shape(names[0])[1]
+        run_starts, run_lengths = address_map.run_arrays(names, block, None if is_whole else shard)
         starts.append(run_starts)
         lengths.append(run_lengths)
     _, shard_lengths = merge_runs(np.concatenate(starts), np.concatenate(lengths))
@@ -181,15 +191,21 @@ def transfer_by_layout(plan: Plan | AddressMap, *, blocks, layers=None, heads=No
     return found
 
 
-def _whole_layer(address_map: AddressMap, layer: int) -> Transfer | None:
-    """All blocks of one layer, however many, from the strides alone; None where its runs touch each other."""
+def _shard_of(address_map: AddressMap, layer: str, tp_rank: int, tp_size: int) -> tuple[int, ...]:
+    """The head slots of a layer that hold what the rank takes: of K and of V where each has slots of its own."""
     region = address_map.region(layer)
-    local = int(np.flatnonzero(region.layers == layer)[0])
-    addresses = StridedSet(region.geometry.offset + local * region.geometry.strides[0],
-                           (1, *region.geometry.shape[1:]), region.geometry.strides)
-    if addresses.is_empty:
-        return Transfer()
-    return Transfer({addresses.run_length: addresses.num_runs}) if addresses.runs_are_apart else None
+    spec, num_slots = region.spec, region.geometry.shape[2]
+    if not isinstance(spec, AttentionSpec) or spec.num_head_slots is None:
+        return tuple(shard_slots(num_slots, tp_rank, tp_size))
+    if tp_size == 1:
+        return tuple(range(num_slots))
+    found = set()
+    for first, behind in {one.slots or (0, num_slots) for one in region.interior.fields}:
+        if behind - first != spec.num_kv_heads:
+            raise LayoutError("layer", layer, f"has {num_slots} head slots that aren't its {spec.num_kv_heads} "
+                              "heads, so no rank's share is a choice of slots", "Use tp_size=1")
+        found |= {first + slot for slot in shard_slots(spec.num_kv_heads, tp_rank, tp_size)}
+    return tuple(sorted(found))
 
 
 def _counted(lengths: np.ndarray) -> Transfer:
@@ -197,13 +213,14 @@ def _counted(lengths: np.ndarray) -> Transfer:
     return Transfer(dict(zip(values.tolist(), counts.tolist())))
 
 
-def _indices(name: str, values) -> np.ndarray | None:
-    if values is None:
-        return None
+def _indices(name: str, values) -> range | np.ndarray | None:
+    """Ascending distinct indices; a range stays one, however long."""
+    if values is None or isinstance(values, range) and values:
+        return values
     array = integers(name, values)
     if array.ndim > 1:
         raise LayoutError(name, values, "must be one index or a list of them")
-    return np.atleast_1d(array)
+    return np.unique(np.atleast_1d(array))
 
 
 def _layers(address_map: AddressMap, layers) -> list[int] | None:

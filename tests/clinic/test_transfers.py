@@ -173,6 +173,81 @@ def test_a_request_in_a_large_cache_is_quick():
     assert time.process_time() - start < 2
 
 
+@given(maps(), st.data())
+def test_evenly_spaced_blocks_and_heads_are_counted_as_they_are_listed(address_map, data):
+    """The closed form against the listed runs, for any layers of any tensors."""
+    layers = data.draw(st.none() | st.lists(st.sampled_from(address_map.layers), min_size=1))
+    shapes = [address_map.shape(name) for name in layers or address_map.layers]
+    blocks, heads = (data.draw(st.none() | st.builds(lambda first, step, most=most: range(first, most, step),
+                                                     st.integers(0, most - 1), st.integers(1, 3)))
+                     for most in (data.draw(st.integers(1, min(shape[axis] for shape in shapes))) for axis in (0, 1)))
+    found = transfer(address_map, blocks=blocks, layers=layers, heads=heads)
+    _, lengths = address_map.run_arrays(layers, blocks, heads)
+    assert found.run_bytes == dict(zip(*(part.tolist() for part in np.unique(lengths, return_counts=True))))
+    if blocks is not None:
+        assert transfer(address_map, blocks=list(blocks)[::-1], layers=layers, heads=heads) == found
+
+
+@pytest.mark.parametrize("layout", SIX)
+def test_one_head_of_all_blocks_and_layers_of_a_large_pool_is_counted_at_once(layout):
+    plan = make_plan(Selection(model="meta-llama/Llama-3.3-70B-Instruct", backend="FLASH_ATTN", layout=layout,
+                               num_blocks=100_000))
+    start = time.process_time()
+    found = transfer(plan.address_map, blocks=None, heads=0)
+    few = make_plan(Selection(model="meta-llama/Llama-3.3-70B-Instruct", backend="FLASH_ATTN", layout=layout,
+                              num_blocks=3))
+    listed = transfer(few.address_map, blocks=None, heads=0)
+    assert found.total_bytes * 3 == listed.total_bytes * 100_000
+    assert time.process_time() - start < 0.5
+
+
+def test_more_runs_than_can_be_listed_are_refused():
+    uneven = [0, 1, *range(3, 100_000)]
+    plan = make_plan(Selection(model="meta-llama/Llama-3.3-70B-Instruct", backend="FLASH_ATTN", layout="LBNHC",
+                               num_blocks=100_000))
+    start = time.process_time()
+    with pytest.raises(LayoutError, match="more runs than can be listed"):
+        transfer(plan.address_map, blocks=uneven, heads=0)
+    with pytest.raises(LayoutError, match="more runs than can be listed"):
+        plan.address_map.run_arrays(head=0)
+    assert time.process_time() - start < 0.5
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-0.6B", "google/gemma-3-27b-it", "deepseek-ai/DeepSeek-V3.2-Exp",
+                                   "Qwen/Qwen3-Next-80B-A3B-Instruct"])
+def test_the_four_of_any_pool_take_no_longer(model):
+    start = time.process_time()
+    found = transfer_selections(make_plan(Selection(model=model, num_blocks=2**24)).address_map, tp_size=1)
+    few = transfer_selections(make_plan(Selection(model=model, num_blocks=2)).address_map, tp_size=1)
+    assert found["one request"].total_bytes == (2**24 - 1) * few["one request"].total_bytes
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("blocks", [range(65), range(64, 65), range(-1, 3), range(10**30), range(3, -2, -1)])
+def test_a_range_that_leaves_the_pool_is_refused_unlisted(blocks):
+    with pytest.raises(LayoutError, match="blocks="):
+        transfer(qwen().address_map, blocks=blocks)
+
+
+def test_the_shard_of_heads_whose_k_and_v_have_slots_of_their_own():
+    """FlashInfer's NVFP4: slots 0 to 7 are K of the heads, 8 to 15 V."""
+    plan = make_plan(Selection(model="Qwen/Qwen3-0.6B", backend="FLASHINFER", kv_cache_dtype="nvfp4", num_blocks=100))
+    assert plan.address_map.shape(0) == (100, 16, 16, 72)
+    for rank in (0, 1):
+        wanted = [*range(4 * rank, 4 * rank + 4), *range(8 + 4 * rank, 12 + 4 * rank)]
+        found = transfer_selections(plan.address_map, block=5, tp_rank=rank)["one head shard"]
+        assert found == transfer(plan.address_map, blocks=5, heads=wanted)
+        assert found.total_bytes == 28 * 8 * 16 * 72
+
+
+def test_a_slot_that_holds_all_heads_has_no_shard():
+    """ROCM_ATTN: slot 0 is K of all heads, slot 1 V."""
+    plan = make_plan(Selection(model="Qwen/Qwen3-0.6B", backend="ROCM_ATTN", num_blocks=4))
+    with pytest.raises(LayoutError, match="2 head slots that aren't its 8 heads"):
+        transfer_selections(plan.address_map)
+    assert transfer_selections(plan.address_map, tp_size=1)["one head shard"].total_bytes == 28 * 2 * 16 * 2048
+
+
 @pytest.mark.parametrize("wrong", [
     dict(blocks=64), dict(blocks=-1), dict(blocks=[0.5]), dict(blocks=float("nan")), dict(blocks=[True]),
     dict(blocks=2**70), dict(blocks="5"), dict(blocks=[[1], [2]]), dict(blocks=[[1], [2, 3]]),

@@ -32,9 +32,15 @@ def transfer(
     ids = None if request is None else _ids(request)
     if not plan.address_map.layers:
         raise LayoutError("model", model, "has no layer that caches anything")
-    heads = plan.address_map.shape(0)[1]
-    parts = transfer_selections(plan.address_map, request=ids, tp_size=2 if heads % 2 == 0 or heads == 1 else 1)
-    wanted = list(range(1, plan.address_map.shape(0)[0])) if ids is None else ids
+    num_blocks = plan.address_map.shape(0)[0]
+    if not num_blocks:
+        raise LayoutError("blocks", num_blocks, "leave nothing to move", "Plan some, as with --blocks 64")
+    wanted = range(1, num_blocks) if ids is None else ids
+    try:
+        parts = transfer_selections(plan.address_map, request=wanted)
+    except LayoutError as error:  # only the head shard asks for anything of a rank of two
+        parts = transfer_selections(plan.address_map, request=wanted, tp_size=1)
+        parts["one head shard"] = error.rule
     # As the parts: of the first layer's group alone, since a block id belongs to one group at a time.
     group = plan.config.kv_cache_groups[plan.address_map.region(0).group].layer_names
     by_layout = transfer_by_layout(plan, blocks=wanted, layers=list(group))

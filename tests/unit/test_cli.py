@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -262,8 +263,28 @@ def test_transfer():
         "runs": {"65536": 28, "131072": 28}}
     assert facts["request_by_layout"]["BLNHC"]["runs"] == {"1835008": 1, "3670016": 1}
     assert facts["request_by_layout"]["LBNHC"] == facts["selections"]["one request"]
+    assert json_of("transfer", QWEN, "--request", "[1-2, 5]") == facts
     for wrong in ("", "1,x", "99999", "1.5"):
         refused("transfer", QWEN, "--request", wrong)
+
+
+def test_a_transfer_takes_no_longer_in_a_large_pool():
+    begin = time.process_time()
+    facts = json_of("transfer", QWEN, "--blocks", 3_000_000)
+    assert time.process_time() - begin < 5
+    assert facts["request_by_layout"]["LBNHC"]["runs"] == {f"{2_999_999 * 65_536}": 28}
+    assert json_of("transfer", QWEN, "--blocks", 2**34)["selections"]["one layer"]["runs"] == {f"{2**50}": 1}
+
+
+def test_an_empty_pool_has_nothing_to_move():
+    assert "leave nothing to move" in refused("transfer", QWEN, "--blocks", 0)
+    assert json_of("transfer", QWEN, "--blocks", 1)["selections"]["one request"]["num_runs"] == 0
+
+
+def test_a_transfer_without_head_slots_to_share():
+    facts = json_of("transfer", QWEN, "--backend", "ROCM_ATTN")["selections"]
+    assert "2 head slots that aren't its 8 heads" in facts["one head shard"]["refused"]
+    assert facts["one block"]["num_runs"] and "can't" in run("transfer", QWEN, "--backend", "ROCM_ATTN").stdout
 
 
 def test_names():

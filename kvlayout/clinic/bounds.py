@@ -213,8 +213,8 @@ class SharedBytes:
     is_legal: bool
 
 
-def shared_bytes(address_map: AddressMap) -> list[SharedBytes]:
-    """As ``address_map.overlaps()``, with each pair of shapes and distance compared once."""
+def tensor_overlaps(address_map: AddressMap) -> list[SharedBytes]:
+    """Return pairs of tensors, as ``address_map.overlaps()``; each pair of shapes and distance is compared once."""
     known: dict[tuple, int | None | LayoutError] = {}
     found, num_blocks = [], address_map.config.num_blocks
     apart = {group for group in {region.group for region in address_map.regions}

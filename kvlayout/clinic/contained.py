@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvlayout.address import AddressMap
-from kvlayout.clinic.bounds import SharedBytes, block_set, shared_bytes
+from kvlayout.clinic.bounds import SharedBytes, block_set, tensor_overlaps
 from kvlayout.errors import check_type
 from kvlayout.finding import Finding
 from kvlayout.region import Region
@@ -175,7 +175,7 @@ def _layer_at(region: Region, offset: int, block: int, num_blocks: int) -> str:
 def lint_sharing(address_map: AddressMap) -> list[Finding]:
     """Return illegal overlaps, blocks that meet, and what makes the overlays of groups legal."""
     found, legal, illegal, unknown = [], [], [], 0
-    for shared in shared_bytes(address_map):
+    for shared in tensor_overlaps(address_map):
         if shared.offset is None:
             unknown += 1
         else:

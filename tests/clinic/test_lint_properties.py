@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import kvlayout as kv
 from kvlayout.clinic.alignment import alignments, power_of_two
-from kvlayout.clinic.bounds import block_span, shared_bytes
+from kvlayout.clinic.bounds import block_span, tensor_overlaps
 from kvlayout.clinic.contained import containment
 from kvlayout.clinic.limits import unwrapped, wrapped
 from kvlayout.clinic.linting import lint
@@ -82,7 +82,7 @@ def test_containment_is_what_every_byte_says(address_map):
 @tiny
 @given(st.one_of(maps(), moved_maps()))
 def test_overlaps_and_views_outside_are_what_every_byte_says(address_map):
-    assert [(one.first, one.second, one.is_legal) for one in shared_bytes(address_map)] == [
+    assert [(one.first, one.second, one.is_legal) for one in tensor_overlaps(address_map)] == [
         (one.first, one.second, one.is_legal) for one in address_map.overlaps()]
     outside = {layer for (layer, _), found in pages(address_map).items()
                if found and max(found) >= address_map.size_bytes}

@@ -82,23 +82,25 @@ def offset_limits(address_map: AddressMap) -> list[OffsetLimit]:
 
 
 def lint_limits(rows: Sequence[OffsetLimit]) -> list[Finding]:
-    """Return a warning for each limit that a view reaches."""
+    """Return a warning for each limit that a view reaches; bytes and elements are one where an element is a byte."""
     found = []
+    one_byte = {row.layers for row in rows if row.unit == "elements" and row.unit_bytes == 1}
     for row in rows:
-        if not row.is_passed:
+        if not row.is_passed or (row.unit == "elements" and row.unit_bytes == 1):
             continue
+        unit = "bytes (= elements)" if row.layers in one_byte else row.unit
         bits = "int32" if row.limit == 2**31 else "uint32"
         numbers = {"unit": row.unit, "limit": row.limit, "block_stride": row.block_stride,
                    "first_block": row.first_block, "num_blocks": row.num_blocks, "last_offset": row.last_offset}
         if row.is_reached:
             start = row.first_block * row.block_stride // row.unit_bytes
-            text = (f"Block {row.first_block:,} of {layers_text(row.layers)} begins {start:,} {row.unit} into its "
-                    f"view ({row.block_stride:,} bytes a block), so from there on {bits} offsets in {row.unit} wrap; "
+            text = (f"Block {row.first_block:,} of {layers_text(row.layers)} begins {start:,} {unit} into its "
+                    f"view ({row.block_stride:,} bytes a block), so from there on {bits} offsets in {unit} wrap; "
                     f"the pool has {row.num_blocks:,} blocks.")
             where = {"layer": row.layers[0], "block": row.first_block}
         else:
-            text = (f"No block of {layers_text(row.layers)} begins past 2^{row.limit.bit_length() - 1} {row.unit}, "
-                    f"but its view ends at offset {row.last_offset:,}: {bits} offsets in {row.unit} wrap at its end.")
+            text = (f"No block of {layers_text(row.layers)} begins past 2^{row.limit.bit_length() - 1} {unit}, "
+                    f"but its view ends at offset {row.last_offset:,}: {bits} offsets in {unit} wrap at its end.")
             where = {"layer": row.layers[0], "block": row.num_blocks - 1}
         found.append(Finding(f"{bits}-offset", "warning", text, numbers, where,
                              "Multiply block id and block stride in 64 bits"))

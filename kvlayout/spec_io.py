@@ -80,7 +80,13 @@ def spec_from_dict(data: dict) -> KVCacheSpec:
             with errors_in(f"kv_cache_specs[{name!r}]"):
                 inner[name] = spec_from_dict(one)
         values["kv_cache_specs"] = inner
-    return kind(**values)
+    spec = kind(**values)
+    # A spec with an alignment rounds its page anew, whatever it is given.
+    if values.get("page_size_padded") is not None and values["page_size_padded"] < spec.unpadded_page_size_bytes:
+        raise LayoutError("page_size_padded", values["page_size_padded"],
+                          f"is below the page's own {spec.unpadded_page_size_bytes:,} bytes",
+                          "Give at least those bytes, or None for no padding")
+    return spec
 
 
 @cache

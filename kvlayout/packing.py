@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from kvlayout.config import KVCacheGroupSpec
 from kvlayout.errors import LayoutError
 from kvlayout.merging import is_uniform_type, uniform_type_specs
+from kvlayout.rounding import ceil_div
 from kvlayout.spec import CircularBufferSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from kvlayout.versions import NEWEST, at_least
 
@@ -47,7 +48,7 @@ class _Bucket:
 
     def widest_group_bytes(self, num_groups: int) -> int:
         """Bytes of one block of the widest group when the bucket is split into ``num_groups``."""
-        return sum(_ceil_div(len(names), num_groups) * page for page, names in self.names_by_page.items())
+        return sum(ceil_div(len(names), num_groups) * page for page, names in self.names_by_page.items())
 
 
 def pack_groups(specs: Mapping[str, KVCacheSpec], *, vllm_version: str = NEWEST) -> list[KVCacheGroupSpec]:
@@ -67,7 +68,7 @@ def pack_groups(specs: Mapping[str, KVCacheSpec], *, vllm_version: str = NEWEST)
     def groups_by_pattern(bucket: _Bucket) -> int:
         if repeats_per_group is None or not bucket.is_pattern:
             return 1
-        return _ceil_div(bucket.repeats, repeats_per_group)
+        return ceil_div(bucket.repeats, repeats_per_group)
 
     # What a block must hold however the state is split: a state bucket can go down to one layer a group.
     needed_bytes = max(bucket.widest_group_bytes(len(bucket.specs) if is_state(bucket) else groups_by_pattern(bucket))
@@ -77,7 +78,7 @@ def pack_groups(specs: Mapping[str, KVCacheSpec], *, vllm_version: str = NEWEST)
         num_groups = groups_by_pattern(bucket)
         if is_state(bucket):
             layers_per_block = max(needed_bytes // bucket.first_spec.page_size_bytes, 1)
-            num_groups = max(num_groups, _ceil_div(len(bucket.specs), layers_per_block))
+            num_groups = max(num_groups, ceil_div(len(bucket.specs), layers_per_block))
         groups += _split(bucket, num_groups)
     return groups
 
@@ -132,7 +133,3 @@ def _uniform_group(specs: Mapping[str, KVCacheSpec], names: list[str]) -> KVCach
         raise LayoutError("kv_cache_spec", names, "split into a group whose first layer doesn't take in the others, "
                           "and vLLM fails", "Give these layers specs of one class")
     return KVCacheGroupSpec(names, spec)
-
-
-def _ceil_div(value: int, divisor: int) -> int:
-    return -(-value // divisor)

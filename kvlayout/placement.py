@@ -13,13 +13,10 @@ from collections.abc import Sequence
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
 from kvlayout.errors import LayoutError, check_int
 from kvlayout.layout import KVCacheLayout, as_layout
+from kvlayout.rounding import round_up
 from kvlayout.spec import KVCacheSpec, UniformTypeKVCacheSpecs
 from kvlayout.strides import compute_layout_strides, one_layer_spec
 from kvlayout.versions import NEWEST, at_least
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
 
 
 def build_kv_cache_tensor(
@@ -71,7 +68,7 @@ def validate_kv_cache_layout(layout: KVCacheLayout, kv_cache_groups: Sequence[KV
 
 def layer_block_stride(spec: KVCacheSpec) -> int:
     """Bytes from block to block where each layer is a region of its own (vLLM 0.32 and newer)."""
-    return _round_up(spec.page_size_bytes, spec.get_block_stride_alignment())
+    return round_up(spec.page_size_bytes, spec.get_block_stride_alignment())
 
 
 def get_kv_cache_bytes_per_block(
@@ -88,7 +85,7 @@ def get_kv_cache_bytes_per_block(
     largest = max(sum(spec.page_size_bytes for spec in group) for group in specs)
     if not at_least(vllm_version, "0.31.0"):
         return largest
-    return _round_up(largest, math.lcm(*(s.get_block_stride_alignment() for group in specs for s in group)))
+    return round_up(largest, math.lcm(*(s.get_block_stride_alignment() for group in specs for s in group)))
 
 
 def get_kv_cache_config_from_groups(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kvlayout.address import AddressMap
@@ -79,10 +81,10 @@ def kernel_ids(address_map: AddressMap, group: int, blocks) -> np.ndarray:
 
 def kernel_ratio(address_map: AddressMap, group: int) -> int:
     """Return how many blocks of the map one manager block of the group is."""
-    size = kernel_size_of(address_map, group)
+    size = kernel_size_of(address_map.kernel_block_sizes, group)
     return 1 if size is None else address_map.config.kv_cache_groups[group].kv_cache_spec.block_size // size
 
 
-def kernel_size_of(address_map: AddressMap, group: int) -> int | None:
+def kernel_size_of(kernel_block_sizes: Sequence[int | None] | None, group: int) -> int | None:
     """Return the tokens of the group's kernel blocks; None where its blocks aren't split."""
-    return None if address_map.kernel_block_sizes is None else address_map.kernel_block_sizes[group]
+    return None if kernel_block_sizes is None else kernel_block_sizes[group]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvlayout.address import AddressMap
+from kvlayout.clinic.block_bytes import kernel_size_of
 from kvlayout.clinic.wording import layers_text, plural
 from kvlayout.config import KVCacheConfig
 from kvlayout.errors import LayoutError, check_int, check_type
@@ -102,15 +103,11 @@ def block_splits(address_map: AddressMap) -> dict[int, BlockSplit]:
     check_type("address_map", address_map, AddressMap)
     found = {}
     for region in address_map.regions:
-        size = _kernel_size(address_map.kernel_block_sizes, region.group)
+        size = kernel_size_of(address_map.kernel_block_sizes, region.group)
         if size is not None and size != region.spec.block_size and region.geometry.shape[1]:
             found.setdefault(region.group, BlockSplit(region.spec.block_size, size, address_map.config.num_blocks,
                                                       region.tensor.block_stride))
     return found
-
-
-def _kernel_size(sizes, group: int) -> int | None:
-    return None if sizes is None else sizes[group]
 
 
 def lint_splits(address_map: AddressMap) -> list[Finding]:
@@ -174,7 +171,7 @@ def lint_uneven(config: KVCacheConfig, kernel_block_sizes) -> list[Finding]:
         known = [name for name in tensor.layers if name in specs]
         if not known or not config.num_blocks or not tensor.block_stride:
             continue
-        spec, size = specs[known[0]], _kernel_size(kernel_block_sizes, config.group_of(known[0]))
+        spec, size = specs[known[0]], kernel_size_of(kernel_block_sizes, config.group_of(known[0]))
         if size is None or spec.block_size % size:
             continue
         steps = uneven_steps(spec, config.num_blocks, size, tensor.block_stride, tensor.size)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kvlayout.clinic.readings import Reading, find_readings
+from kvlayout.clinic.readings import Reading, find_readings, numbers_in
 from kvlayout.dtypes import dtype_size_bytes
 from kvlayout.errors import LayoutError, check_int
 
 _MOST = 2**63 - 1
-_MOST_AXES = 8
+_CURE = "Give them as the descriptor does, inner first"
 _STRIDE_RULE = 16  # bytes: cuTensorMapEncodeTiled takes only multiples, but of the innermost axis
 LIMITS = {"2^31 bytes": (31, False), "2^31 elements": (31, True), "2^32 bytes": (32, False),
           "2^32 elements": (32, True)}
@@ -71,9 +71,9 @@ def read_descriptor(dims, byte_strides, itemsize: int | str) -> DescriptorReadin
     ``dims``: elements, inner first. ``byte_strides``: one for each, or one fewer, without the innermost, as
     cuTensorMapEncodeTiled takes them. ``itemsize``: bytes of one element, or its type's name.
     """
-    dims = _numbers("dims", dims, 1)
+    dims = numbers_in("dims", dims, 1, 1, _CURE)
     itemsize = dtype_size_bytes(itemsize) if isinstance(itemsize, str) else check_int("itemsize", itemsize, minimum=1)
-    strides = _numbers("byte_strides", byte_strides, 0)
+    strides = numbers_in("byte_strides", byte_strides, 0, 0, _CURE)
     if len(strides) == len(dims) - 1:
         strides = (itemsize, *strides)
     if len(strides) != len(dims):
@@ -121,17 +121,3 @@ def _notes(dims, strides, itemsize, step, page) -> list[str]:
     if 0 < step < page:
         notes.append(f"Blocks of {page:,} bytes lie {step:,} bytes apart: they share bytes.")
     return notes
-
-
-def _numbers(argument: str, values: object, minimum: int) -> tuple[int, ...]:
-    try:
-        listed = None if isinstance(values, (str, bytes, dict, set)) else tuple(values)
-    except TypeError:
-        listed = None
-    if listed is None or len(listed) > _MOST_AXES or (not listed and argument == "dims"):
-        raise LayoutError(argument, values, f"must be a list of at most {_MOST_AXES} whole numbers",
-                          "Give them as the descriptor does, inner first")
-    found = tuple(check_int(argument, one, minimum=minimum) for one in listed)
-    if max(found, default=0) > _MOST:
-        raise LayoutError(argument, values, "must be numbers that 63 bits hold")
-    return found

@@ -18,12 +18,12 @@ from kvlayout.clinic.log_subject import (
     Answer,
     Subject,
     blocks_a_request,
-    ceil_div,
     exact,
     gib_bounds,
     gib_text,
     is_count,
 )
+from kvlayout.rounding import ceil_div
 
 _RANKS = range(2, 65)  # of context parallelism, which multiplies the tokens
 

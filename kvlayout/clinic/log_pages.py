@@ -12,11 +12,11 @@ from kvlayout.clinic.log_subject import (
     UNKNOWN,
     Answer,
     Subject,
-    ceil_div,
     exact,
 )
 from kvlayout.dtypes import dtype_size_bytes
 from kvlayout.facts.hybrid import mamba_padding_percent
+from kvlayout.rounding import ceil_div
 
 _HYBRID_ONLY = "vLLM says this only of attention beside recurrent states, and there is no such pair of layers here."
 

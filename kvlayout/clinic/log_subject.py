@@ -11,6 +11,7 @@ from kvlayout.capture.log_facts import Fact
 from kvlayout.config import KVCacheConfig
 from kvlayout.errors import LayoutError
 from kvlayout.plan import Plan
+from kvlayout.rounding import ceil_div
 from kvlayout.spec import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -125,11 +126,6 @@ def gib_bounds(gib: Fraction) -> tuple[int, int]:
     """The bytes, least and most, that vLLM prints as this many GiB with two decimals."""
     half = Fraction(1, 200)
     return max(0, math.ceil((gib - half) * 2**30)), max(0, math.floor((gib + half) * 2**30))
-
-
-def ceil_div(value: int, divisor: int) -> int:
-    """value / divisor, rounded up."""
-    return -(-value // divisor)
 
 
 def gib_text(size_bytes: int) -> str:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from kvlayout.clinic.axis_orders import TEMPLATES, Template, fit
 from kvlayout.clinic.slots import decode_slot
+from kvlayout.clinic.wording import plural
 from kvlayout.dtypes import dtype_size_bytes
 from kvlayout.errors import LayoutError, check_int
 
 _MOST = 2**63 - 1
 _MOST_AXES = 8
+_CURE = "Give it as torch shows it, such as (2, 100, 16, 8, 128)"
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,13 @@ class Reading:
     @property
     def sentence(self) -> str:
         """The reading in words, with its numbers."""
-        parts = [_plural(self.num_layers, "layer")] if self.num_layers is not None else []
-        tokens = "" if self.num_states is None else f" of {_plural(self.num_states, 'token')}"
-        parts.append(_plural(self.num_blocks, "block") + tokens)
+        parts = [plural(self.num_layers, "layer")] if self.num_layers is not None else []
+        tokens = "" if self.num_states is None else f" of {plural(self.num_states, 'token')}"
+        parts.append(plural(self.num_blocks, "block") + tokens)
         if "2" in self.axes:
             parts.append("K and V apart")
         if self.num_heads is not None:
-            parts.append(_plural(self.num_heads, "head"))
+            parts.append(plural(self.num_heads, "head"))
         size = "" if self.itemsize is None else f" ({self.content * self.itemsize:,} bytes)"
         parts.append(f"{self.content:,} elements{size} a {'state' if self.num_states is not None else 'block'}")
         text = f"[{', '.join(self.axes)}]: {', '.join(parts)}; {self.note}. "
@@ -97,9 +99,9 @@ def find_readings(shape, strides=None, itemsize: int | str | None = None, *, eve
     size and more, where other layers in between are likelier. More than one reading means that shape and strides
     alone can't tell. Raises LayoutError for what isn't a shape.
     """
-    shape = _counts("shape", shape, 1)
+    shape = numbers_in("shape", shape, 1, 1, _CURE)
     if strides is not None:
-        strides = _counts("strides", strides, 0)
+        strides = numbers_in("strides", strides, 0, 1, _CURE)
         if len(strides) != len(shape):
             raise LayoutError("strides", strides, f"must be one for each of the {len(shape)} axes")
     if isinstance(itemsize, str):
@@ -131,20 +133,16 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _counts(argument: str, values: object, minimum: int) -> tuple[int, ...]:
+def numbers_in(argument: str, values: object, minimum: int, least: int, cure: str) -> tuple[int, ...]:
+    """Return ``least`` to 8 whole numbers, each at least ``minimum`` and below 2^63; else LayoutError."""
     try:
         listed = None if isinstance(values, (str, bytes, dict, set)) else tuple(values)
     except TypeError:
         listed = None
-    if not listed or len(listed) > _MOST_AXES:
-        raise LayoutError(argument, values, f"must be a list of 1 to {_MOST_AXES} whole numbers",
-                          "Give it as torch shows it, such as (2, 100, 16, 8, 128)")
+    if listed is None or not least <= len(listed) <= _MOST_AXES:
+        raise LayoutError(argument, values, f"must be a list of {least} to {_MOST_AXES} whole numbers", cure)
     found = tuple(check_int(argument, one, minimum=minimum) for one in listed)
-    if max(found) > _MOST:
+    if max(found, default=0) > _MOST:
         raise LayoutError(argument, values, "must be numbers that 63 bits hold")
     return found
 

@@ -69,7 +69,7 @@ def _entry(slot: int, address_map: AddressMap, group: int, kernel: bool) -> Slot
     names, size = spec_of_group.layer_names, spec_of_group.kv_cache_spec.block_size
     specs = spec_of_group.layer_specs
     kinds = sorted({type(one).__name__ for one in specs.values()}) or [type(spec_of_group.kv_cache_spec).__name__]
-    kernel_size = kernel_size_of(address_map, group)
+    kernel_size = kernel_size_of(address_map.kernel_block_sizes, group)
     if kernel_size is None or (kernel_size == size and not kernel):
         kernel_size = size if kernel else None
     heads = max((address_map.shape(name)[1] for name in names), default=0)

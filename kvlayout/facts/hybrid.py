@@ -13,6 +13,7 @@ from dataclasses import replace
 from kvlayout.errors import LayoutError, check_int
 from kvlayout.facts.layers import attention_specs, sliding_block_size
 from kvlayout.kernel_blocks import supported_kernel_block_sizes
+from kvlayout.rounding import round_up
 from kvlayout.spec import (
     AttentionSpec,
     FullAttentionSpec,
@@ -65,9 +66,9 @@ def align_hybrid_block_size(
         alignment = math.lcm(alignment, checkpoint_alignment)
     if mode == "all":
         alignment = math.lcm(alignment, check_int("mamba_chunk_size", mamba_chunk_size, minimum=1))
-    block_size = _round_up(-(-state_bytes // token_bytes), alignment)
+    block_size = round_up(-(-state_bytes // token_bytes), alignment)
     if at_least(vllm_version, "0.32.0"):
-        block_size = _round_up(block_size, smallest)
+        block_size = round_up(block_size, smallest)
     state_block = block_size
     block_size = max(block_size, main.block_size)
     _check_block_size(block_size, main.block_size, backend, vllm_version)
@@ -127,7 +128,3 @@ def _check_block_size(block_size: int, before: int, backend: object, vllm_versio
     if sizes and all(block_size % size for size in sizes):
         raise LayoutError("block_size", block_size, "is what the state pages need, and the attention backend takes "
                           f"multiples of {' or '.join(map(str, sizes))} only", "Choose another backend or block size")
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

@@ -93,11 +93,6 @@ class Drawing:
         self.figure.alt = self.alt_text()
 
 
-def ceil_div(value: int, divisor: int) -> int:
-    """Return value / divisor, rounded up."""
-    return -(-value // divisor)
-
-
 def render_png(figure: Figure, scale: float = 1.0) -> bytes:
     """Return the figure as PNG bytes, ``scale`` pixels a pixel; quick rather than small."""
     buffer = io.BytesIO()

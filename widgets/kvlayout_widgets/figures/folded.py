@@ -9,7 +9,7 @@ import numpy as np
 from kvlayout.address import AddressMap, Located
 from kvlayout.layout import AXES
 from kvlayout.region import Region
-from kvlayout_widgets.figures.common import ceil_div
+from kvlayout.rounding import ceil_div
 from kvlayout_widgets.figures.fields import field_table
 from kvlayout_widgets.figures.theme import exact_bytes
 from kvlayout_widgets.figures.wording import count, physical_axes

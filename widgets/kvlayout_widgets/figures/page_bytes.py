@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvlayout.address import AddressMap
-from kvlayout_widgets.figures.common import ceil_div
+from kvlayout.rounding import ceil_div
 from kvlayout_widgets.figures.theme import format_bytes
 from kvlayout_widgets.figures.wording import count
 

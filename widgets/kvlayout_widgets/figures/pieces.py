@@ -13,7 +13,7 @@ import numpy as np
 
 from kvlayout.address import AddressMap
 from kvlayout.region import Region
-from kvlayout_widgets.figures.common import ceil_div
+from kvlayout.rounding import ceil_div
 from kvlayout_widgets.figures.fields import field_table
 from kvlayout_widgets.figures.wording import physical_axes
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from matplotlib.axes import Axes
 
-from kvlayout_widgets.figures.common import ceil_div
+from kvlayout.rounding import ceil_div
 from kvlayout_widgets.figures.glyphs import Glyphs, Label, text_width
 from kvlayout_widgets.figures.theme import Theme, field_style, ink_on, mix, rgb
 

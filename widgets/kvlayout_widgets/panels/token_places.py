@@ -43,7 +43,7 @@ def parallel_html(address_map: AddressMap, position: int, block_id: int, ranks: 
             return paragraph("No group of this cache is split among ranks, so no position is transformed. Type a "
                              "block size to calculate with it.", "warn") + _replicated(address_map, replicated)
         block_size = groups[sharded].kv_cache_spec.block_size
-        kernel_size = kernel_size_of(address_map, sharded) if kernel_size is None else kernel_size
+        kernel_size = kernel_size_of(address_map.kernel_block_sizes, sharded) if kernel_size is None else kernel_size
     rank, slot = context_parallel_slot(position, block_id, block_size, ranks, interleave)
     span_tokens, chunk = block_size * ranks, interleave * ranks
     inside = position % span_tokens

@@ -17,8 +17,8 @@ from kvlayout.finding import Finding
 from kvlayout.region import Region
 from kvlayout.strided import StridedSet
 
-_MOST_PAIRS = 1 << 21  # of pieces, of two regions
-_MOST_STEPS = 1 << 24  # pairs of pieces times blocks, where block strides differ
+_MOST_PIECES = 1 << 18  # of one region
+_MOST_STEPS = 1 << 20  # pairs of pieces that may meet, and blocks where strides differ, in one answer
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def containment(address_map: AddressMap) -> Containment:
         return Containment(True, kind, interval, ())
     pieces = [_pieces(region, num_blocks) for region in regions]
     known: dict[tuple, tuple | None | str] = {}
-    crossings, is_known = [], True
+    crossings, is_known, budget = [], True, [_MOST_STEPS]
     for i, a in enumerate(regions):
         for j in range(i, len(regions)):
             b = regions[j]
@@ -80,7 +80,7 @@ def containment(address_map: AddressMap) -> Containment:
                 continue
             key = (_form(a), _form(b), b.geometry.offset - a.geometry.offset, i == j)
             if key not in known:
-                known[key] = _meet(pieces[i], pieces[j], num_blocks)
+                known[key] = _meet(pieces[i], pieces[j], num_blocks, budget)
             met = known[key]
             if met == "unknown":
                 is_known = False
@@ -109,29 +109,62 @@ def _interval(address_map: AddressMap, regions: list[Region]) -> int | None:
 
 def _pieces(region: Region, num_blocks: int) -> _Pieces | None:
     inner = block_set(region, num_blocks)
-    if inner.num_runs > _MOST_PAIRS:
+    if inner.num_runs > _MOST_PIECES:
         return None
     starts, length = inner.runs([None] * 5)
     return _Pieces(starts, length, region.tensor.block_stride)
 
 
-def _meet(a: _Pieces | None, b: _Pieces | None, num_blocks: int) -> tuple[int, int, int, int] | str | None:
-    """(piece of a, block, piece of b, other block) of different blocks that share a byte; None if there are none."""
+def _meet(a: _Pieces | None, b: _Pieces | None, num_blocks: int,
+          budget: list[int]) -> tuple[int, int, int, int] | str | None:
+    """(piece of a, block, piece of b, other block) of different blocks that share a byte; None if there are none.
+
+    ``budget``: how many pairs of pieces, or of pieces and blocks, may still be looked at; "unknown" once it is spent.
+    """
     if num_blocks < 2:
         return None
-    if a is None or b is None or len(a.starts) * len(b.starts) > _MOST_PAIRS:
+    if a is None or b is None:
         return "unknown"
-    gap = a.starts[:, None] - b.starts[None, :]
-    if a.stride == b.stride:
-        return _meet_in_step(gap, a, b, num_blocks)
-    if gap.size * num_blocks > _MOST_STEPS:
-        # The first pieces alone, which meet in nearly every such config.
-        found = _meet_out_of_step(gap[:1, :1], a, b, num_blocks)
-        return "unknown" if found is None else found
-    return _meet_out_of_step(gap, a, b, num_blocks)
+    pairs = _near(a, b, num_blocks, budget)
+    if pairs is None:
+        return "unknown"
+    first, second = pairs
+    gap = a.starts[first] - b.starts[second]
+    found = _meet_in_step(gap, a, b, num_blocks) if a.stride == b.stride else \
+        _meet_out_of_step(gap, a, b, num_blocks, budget)
+    if found is None or found == "unknown":
+        return found
+    pair, block, other = found
+    return int(first[pair]), block, int(second[pair]), other
 
 
-def _meet_in_step(gap, a: _Pieces, b: _Pieces, num_blocks: int):
+def _near(a: _Pieces, b: _Pieces, num_blocks: int, budget: list[int]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Pairs of pieces whose extents over all blocks meet; in step, only those that meet in some pair of blocks."""
+    order = np.argsort(b.starts, kind="stable")
+    starts, others, reach_a, reach_b = a.starts, b.starts[order], a.length, b.length
+    if a.stride == b.stride and max(a.length, b.length) < a.stride:
+        # Where all repeat by one stride, only the place inside a stride tells; the ring is laid out three times.
+        starts = starts % a.stride
+        places = others % a.stride
+        places = np.concatenate([places - a.stride, places, places + a.stride])
+        order = np.tile(order, 3)
+        turn = np.argsort(places, kind="stable")
+        others, order = places[turn], order[turn]
+    else:
+        reach_a += (num_blocks - 1) * a.stride
+        reach_b += (num_blocks - 1) * b.stride
+    low = np.searchsorted(others, starts - reach_b, side="right")
+    counts = np.searchsorted(others, starts + reach_a, side="left") - low
+    total = int(counts.sum())
+    budget[0] -= total
+    if budget[0] < 0:
+        return None
+    first = np.repeat(np.arange(len(starts)), counts)
+    within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    return first, order[np.repeat(low, counts) + within]
+
+
+def _meet_in_step(gap: np.ndarray, a: _Pieces, b: _Pieces, num_blocks: int) -> tuple[int, int, int] | None:
     # Block b + d of the second meets block b of the first for d from low to high.
     low = -((b.length - 1 - gap) // a.stride)
     high = (gap + a.length - 1) // a.stride
@@ -139,21 +172,26 @@ def _meet_in_step(gap, a: _Pieces, b: _Pieces, num_blocks: int):
     hit = (low <= high) & ~((low == 0) & (high == 0))
     if not hit.any():
         return None
-    i, j = np.unravel_index(int(np.argmax(hit)), hit.shape)
-    d = int(low[i, j]) if low[i, j] else int(high[i, j])
-    return int(i), max(0, -d), int(j), max(0, -d) + d
+    pair = int(np.argmax(hit))
+    d = int(low[pair]) if low[pair] else int(high[pair])
+    return pair, max(0, -d), max(0, -d) + d
 
 
-def _meet_out_of_step(gap, a: _Pieces, b: _Pieces, num_blocks: int):
-    blocks = np.arange(num_blocks, dtype=np.int64)
-    for i, j in np.ndindex(gap.shape):
-        begin = int(gap[i, j]) + blocks * a.stride  # of each block of the first, from piece j's own start
+def _meet_out_of_step(gap: np.ndarray, a: _Pieces, b: _Pieces, num_blocks: int,
+                      budget: list[int]) -> tuple[int, int, int] | str | None:
+    blocks = np.arange(num_blocks, dtype=np.int64) if len(gap) else None
+    gaps, pairs = np.unique(gap, return_index=True)  # pairs of one distance meet alike
+    for distance, pair in zip(gaps.tolist(), pairs.tolist()):
+        budget[0] -= num_blocks
+        if budget[0] < 0:
+            return "unknown"
+        begin = distance + blocks * a.stride  # of each block of the first, from the second piece's own start
         low = np.maximum(-((b.length - 1 - begin) // b.stride), 0)
         high = np.minimum((begin + a.length - 1) // b.stride, num_blocks - 1)
         hit = (low <= high) & ~((low == blocks) & (high == blocks))
         if hit.any():
             block = int(np.argmax(hit))
-            return i, block, j, int(low[block]) if low[block] != block else int(high[block])
+            return pair, block, int(low[block]) if low[block] != block else int(high[block])
     return None
 
 

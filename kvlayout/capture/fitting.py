@@ -49,14 +49,14 @@ def _fits(config: KVCacheConfig, layout: KVCacheLayout) -> bool:
     try:
         for tensor in config.kv_cache_tensors if config.num_blocks else ():
             geometry = tensor_geometry(specs[tensor.layers[0]], config.num_blocks, layout, tensor)
-            if geometry.end > tensor.size or not _nests(geometry, layout):
+            if geometry.end > tensor.size or not nests(geometry, layout):
                 return False
         return all(overlap.is_legal for overlap in AddressMap(config, layout).overlaps())
     except LayoutError:
         return False  # this layout can't express these pages at all
 
 
-def _nests(geometry: Geometry, layout: KVCacheLayout) -> bool:
+def nests(geometry: Geometry, layout: KVCacheLayout) -> bool:
     """Whether each axis of several steps is at least as long a step as everything inside it."""
     inner = 1
     for axis in reversed(layout.stride_order):

@@ -11,6 +11,7 @@ from kvlayout.clinic.alignment import lint_alignment
 from kvlayout.clinic.blocks import lint_splits
 from kvlayout.clinic.bounds import lint_bounds
 from kvlayout.clinic.broken import lint_broken
+from kvlayout.clinic.claimed import lint_claim
 from kvlayout.clinic.contained import lint_sharing
 from kvlayout.clinic.limits import lint_limits, offset_limits
 from kvlayout.clinic.ranks import lint_counts
@@ -60,9 +61,12 @@ def lint(
 
 def lint_map(address_map: AddressMap) -> list[Finding]:
     """Return the findings of an address map, in no order of severity."""
-    return [*lint_bounds(address_map), *lint_sharing(address_map), *lint_limits(offset_limits(address_map)),
+    claim = lint_claim(address_map)
+    # Which strides depend on the block count follows from the layout: a wrong one says nothing of it.
+    counts = [] if claim else lint_counts(address_map)
+    return [*claim, *lint_bounds(address_map), *lint_sharing(address_map), *lint_limits(offset_limits(address_map)),
             *lint_alignment(address_map), *lint_splits(address_map), *lint_shares(address_map),
-            *lint_halves(address_map), *lint_counts(address_map)]
+            *lint_halves(address_map), *counts]
 
 
 def _no_sizes(sizes: object) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from kvlayout.cli.show import AsJson, Backend, Blocks, TpSize, command, put_json, say
 from kvlayout.cli.source import is_file, read_plan
+from kvlayout.clinic.byte_map import fingerprint
 from kvlayout.errors import LayoutError
 from kvlayout.layout import layout_from_name
 from kvlayout.readers import WrongReader, compare_readers
@@ -34,8 +35,9 @@ def diff(
         plan = read_plan(model, layout=names[0], num_blocks=blocks, backend=backend, tp_size=tp)
         reader = compare_readers(plan, names[1])
     found = difference(reader)
+    prints = [fingerprint(one) for one in (reader.writer, reader.reader)]
     if as_json:
-        put_json(found)
+        put_json({**found, "fingerprints": prints})
     elif not found["bytes_elsewhere"]:
         say(f"Every byte of {found['bytes']:,} is at the same offset in both ({found['a']} and {found['b']}).")
     else:
@@ -45,6 +47,8 @@ def diff(
             f"({found['page_share']:.2%}).",
             f"The first: {first['layer']}, block {first['block']:,}, head {first['head']}, state {first['state']}, "
             f"byte {first['byte']:,}: offset {first['offset_a']:,} in A, {first['offset_b']:,} in B.")
+    if not as_json:
+        say(f"Fingerprints: {'equal' if prints[0] == prints[1] else 'not equal'}, {prints[0]} and {prints[1]}.")
     return int(found["bytes_elsewhere"] > 0)
 
 

@@ -22,6 +22,7 @@ from kvlayout.cli.show import (
     table,
 )
 from kvlayout.cli.source import read_plan
+from kvlayout.clinic.byte_map import fingerprint
 from kvlayout.group_report import explain_groups
 from kvlayout.plan import Plan
 
@@ -50,6 +51,7 @@ def explain(
         put_json(facts)
         return 0
     say(f"{facts['model']}: layout {facts['layout']}", facts["why"],
+        f"fingerprint {facts['fingerprint']}",
         f"{facts['num_blocks']:,} blocks × {facts['bytes_per_block']:,} bytes = {facts['size_bytes']:,} bytes")
     table(("#group", "#layers", "kind", "#tokens", "#kernel", "#page bytes", "#unused"),
           [(index, group["num_layers"], group["kind"], group["block_size"], group["kernel_block_size"],
@@ -77,6 +79,7 @@ def facts_of(plan: Plan) -> dict:
     } for region in plan.address_map.regions]
     return {
         "model": plan.model.name, "layout": plan.layout.name, "why": plan.resolution.why,
+        "fingerprint": fingerprint(plan.address_map),
         "steps": [{"rule": step.rule, "after": list(step.after), "sentence": step.sentence}
                   for step in plan.resolution.steps],
         "backends": sorted({backend.name for backend in plan.backends.values()}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 import ipywidgets as widgets
@@ -44,6 +45,8 @@ def compared(ours: str, other: str) -> str:
         return ""
     if other == ours:
         return paragraph("✓ Equal: both caches keep every coordinate at the same offset.", "good")
+    if not re.fullmatch(r"kvmap1-[0-9a-f]{32}", other):
+        return paragraph("✗ Not a fingerprint: one is kvmap1- and 32 digits of 0-9, a-f.", "refused")
     return paragraph("✗ Not equal: some coordinate lies at another offset, or the caches have other layers, blocks "
                      "or pages. Don't read one by the other's addresses.", "refused")
 

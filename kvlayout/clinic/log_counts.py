@@ -248,8 +248,10 @@ def override(values: dict, subject: Subject) -> Answer:
 def num_gpu_blocks(values: dict, subject: Subject) -> Answer:
     """"# GPU blocks: N"."""
     blocks = values["num_gpu_blocks"]
-    return _blocks_answer(subject, "GPU blocks", f"{blocks:,} blocks", blocks, f"The line says {blocks:,} blocks") \
-        if is_count(blocks) else None
+    name, ours = "GPU blocks", f"{subject.num_blocks:,} blocks"
+    if not is_count(blocks):
+        return Answer(name, f"{blocks!r:.40} blocks", ours, IMPOSSIBLE, "It is no count of blocks.")
+    return _blocks_answer(subject, name, f"{blocks:,} blocks", blocks, f"The line says {blocks:,} blocks")
 
 
 def _blocks_answer_plain(subject: Subject, name: str, said: str, blocks: int) -> Answer:

@@ -8,13 +8,13 @@ else is known of it (``kernel_block_sizes`` in tokens, one a group; ``backends``
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from kvlayout.capture.config_json import config_from_dict, config_to_dict
 from kvlayout.capture.files import FORMAT, check_format, read_json
-from kvlayout.capture.fitting import fitting_layouts
+from kvlayout.capture.fitting import likeliest_first, place_alike
 from kvlayout.capture.objects import as_config
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
 from kvlayout.errors import LayoutError, check_int, errors_in
@@ -100,7 +100,7 @@ def _check_choices(selection: Selection) -> None:
 
 
 def _layout(config: KVCacheConfig, chosen: str | None) -> Resolution:
-    """Return the config's layout: its own, or else ``chosen``, or else the first that its strides fit.
+    """Return the config's layout: its own, or else ``chosen``, or else the likeliest that its strides fit.
 
     LayoutError where ``chosen`` contradicts its own, and where none is named and none fits.
     """
@@ -113,17 +113,23 @@ def _layout(config: KVCacheConfig, chosen: str | None) -> Resolution:
     if chosen is not None:
         layout = layout_from_name(chosen)
         return _resolution(layout, f"The captured config names no layout; {layout.name} is taken as asked.")
-    fits = fitting_layouts(config)
+    fits = likeliest_first(config)
     if not fits:
         raise LayoutError("kv_cache_layout", None, "isn't in the captured config, and its strides fit no layout",
                           "Force a layout to see it under that one")
     names = " and ".join(layout.name for layout in fits)
-    rest = f" and can't tell them apart; {fits[0].name} is shown" if len(fits) > 1 else ""
-    return _resolution(fits[0], f"The captured config names no layout; its strides fit {names}{rest}.")
+    said = f"The captured config names no layout; its strides fit {names}"
+    if len(fits) == 1:
+        return _resolution(fits[0], f"{said}.")
+    if place_alike(config, fits):
+        return _resolution(fits[0], f"{said}, which put every byte at the same place.")
+    return _resolution(fits[0], f"{said} and can't tell them apart; {fits[0].name} is shown, a guess.",
+                       [layout.name for layout in fits[1:]])
 
 
-def _resolution(layout: KVCacheLayout, sentence: str) -> Resolution:
-    return Resolution(layout, (Step("captured", tuple(KVCacheLayout.__members__), (layout.name,), {}, sentence),))
+def _resolution(layout: KVCacheLayout, sentence: str, others: Sequence[str] = ()) -> Resolution:
+    step = Step("captured", tuple(KVCacheLayout.__members__), (layout.name,), {}, sentence)
+    return Resolution(layout, (step,), tuple(others))
 
 
 def _kernel_block_sizes(selection: Selection, config: KVCacheConfig) -> list[int]:

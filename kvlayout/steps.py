@@ -28,10 +28,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Resolution:
-    """The layout of the whole model, and the steps to it; the last step decided."""
+    """The layout of the whole model, and the steps to it; the last step decided.
+
+    ``others``: names of the layouts that fit a captured config as well, and put some byte elsewhere: where there are
+    any, ``layout`` is a guess.
+    """
 
     layout: KVCacheLayout | PhysicalLayout
     steps: tuple[Step, ...]
+    others: tuple[str, ...] = ()
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether another layout may as well be meant, so that every address depends on which."""
+        return bool(self.others)
 
     @property
     def why(self) -> str:

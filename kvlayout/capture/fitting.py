@@ -9,6 +9,7 @@ BLNHC.
 from __future__ import annotations
 
 from kvlayout.address import AddressMap
+from kvlayout.candidates import DEFAULT_PREFERENCE
 from kvlayout.config import KVCacheConfig
 from kvlayout.errors import LayoutError
 from kvlayout.geometry import Geometry, tensor_geometry
@@ -24,6 +25,14 @@ def fitting_layouts(config: KVCacheConfig) -> list[KVCacheLayout]:
         for name in tensor.layers:
             config.group_of(name)
     return [layout for layout in KVCacheLayout if _fits(config, layout)]
+
+
+def likeliest_first(config: KVCacheConfig) -> list[KVCacheLayout]:
+    """Return :func:`fitting_layouts`, those first that vLLM takes where no backend asks for another.
+
+    Raises LayoutError as that one.
+    """
+    return sorted(fitting_layouts(config), key=DEFAULT_PREFERENCE.index)
 
 
 def place_alike(config: KVCacheConfig, layouts: list[KVCacheLayout]) -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 
-from kvlayout.address import AddressMap
 from kvlayout.cli.show import AsJson, Layout, Model, command, put_json, say, table
-from kvlayout.cli.source import read_plan, whole
+from kvlayout.cli.source import guess_notes, read_plan, whole
 from kvlayout.clinic.meaning import Meaning, explain_address
 from kvlayout.clinic.slot_reports import SlotEntry, slot_report
 from kvlayout.errors import LayoutError
+from kvlayout.plan import Plan, make_plan
 
 _SHOWN = 8
 
@@ -31,13 +31,24 @@ def decode(
         raise LayoutError("address", address, "or a slot must be given, one of the two",
                           "Use --address N or --slot N")
     if slot is not None:
-        return _slot(whole("slot", slot), read_plan(file, layout=layout).address_map, as_json)
-    meaning = explain_address(address, read_plan(file, layout=layout).address_map, base)
+        return _slot(whole("slot", slot), read_plan(file, layout=layout), as_json)
+    plan = read_plan(file, layout=layout)
+    meaning = explain_address(address, plan.address_map, base)
+    notes, others = guess_notes(plan), {one.layout.name: explain_address(address, one.address_map, base)
+                                        for one in _other_plans(plan)}
     if as_json:
-        put_json(address_facts(meaning))
+        put_json({**address_facts(meaning), "layout": plan.layout.name, "guess": notes,
+                  "in_other_layouts": {name: address_facts(one) for name, one in others.items()}})
     else:
-        say(*meaning.sentences())
+        say(*notes, *meaning.sentences())
+        for name, one in others.items():
+            say(f"In {name}: {one.sentences()[1 if one.where == 'inside' else 0]}")
     return int(meaning.where != "inside")
+
+
+def _other_plans(plan: Plan) -> list[Plan]:
+    """The same captured config in the other layouts that it may as well have."""
+    return [make_plan(replace(plan.selection, layout=name)) for name in plan.resolution.others]
 
 
 def address_facts(meaning: Meaning) -> dict:
@@ -54,11 +65,16 @@ def slot_facts(entry: SlotEntry) -> dict:
     return {**numbers, "offsets": {name: at for name, at in offsets.items() if at}}
 
 
-def _slot(slot: int, address_map: AddressMap, as_json: bool) -> int:
-    entries = slot_report(slot, address_map)
-    groups = [slot_facts(entry) for entry in entries]
+def _slot(slot: int, plan: Plan, as_json: bool) -> int:
+    entries = slot_report(slot, plan.address_map)
+    groups, notes = [slot_facts(entry) for entry in entries], guess_notes(plan)
+    others = {one.layout.name: [slot_facts(entry) for entry in slot_report(slot, one.address_map)]
+              for one in _other_plans(plan)}
     if as_json:
-        put_json({"slot": slot, "groups": groups})
+        put_json({"slot": slot, "layout": plan.layout.name, "guess": notes, "groups": groups,
+                  "in_other_layouts": others})
+    else:
+        say(*notes)
     for one in [] if as_json else groups:
         say(f"group {one['group']} ({one['spec']}):", *one["lines"], *one["notes"])
         offsets = [(name, at[0]) for name, at in one["offsets"].items()]
@@ -66,4 +82,6 @@ def _slot(slot: int, address_map: AddressMap, as_json: bool) -> int:
             table(("layer", "#head 0 from byte"), offsets[:_SHOWN])
         if len(offsets) > _SHOWN:
             say(f"and {len(offsets) - _SHOWN} more layers; --json lists all, with every head.")
+    for name, found in ({} if as_json else others).items():
+        say(f"In {name}:", *(line for one in found for line in one["lines"]))
     return int(any(entry.in_pool is False for entry in entries))

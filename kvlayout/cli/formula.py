@@ -10,8 +10,8 @@ import typer
 
 from kvlayout.address import AddressMap
 from kvlayout.cli.pictures import draw
-from kvlayout.cli.show import AsJson, Backend, Blocks, Layout, Model, command, put_json, say, table
-from kvlayout.cli.source import read_plan, whole
+from kvlayout.cli.show import AsJson, Backend, Blocks, Layout, Model, TpSize, command, put_json, say, table
+from kvlayout.cli.source import guess_notes, read_plan, whole
 from kvlayout.clinic.classics import CLASSICS, right_formula
 from kvlayout.clinic.divergence import Divergence
 from kvlayout.clinic.formula import compare_formula
@@ -33,12 +33,14 @@ def formula(
     classic: Annotated[str | None, typer.Option(help="A classic mistake instead: " + ", ".join(CLASSICS))] = None,
     layout: Layout = None,
     backend: Backend = None,
+    tp: TpSize = 1,
     blocks: Blocks = None,
     out: Annotated[str | None, typer.Option(help="Draw the error map into this file: .png or .svg.")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Compare an offset formula with the address map; status 1 where it diverges."""
-    address_map = read_plan(file, layout=layout, backend=backend, num_blocks=blocks).address_map
+    plan = read_plan(file, layout=layout, backend=backend, num_blocks=blocks, tp_size=None if tp == 1 else tp)
+    address_map = plan.address_map
     if text is None and classic is None:
         return _names(address_map, as_json)
     if classic is not None:
@@ -54,11 +56,11 @@ def formula(
         draw(out, "divergence_figure", found, address_map, title=CLASSICS[classic].title if classic else "",
              spelt=found.sentences()[min(1, len(found.sentences()) - 1)])
     if as_json:
-        put_json(_facts(text, length, found))
+        put_json({**_facts(text, length, found), "guess": guess_notes(plan)})
         return int(found.first is not None)
     if classic is not None:
         say(f"{CLASSICS[classic].title}: {CLASSICS[classic].says}", text, *([f"length {length}"] if length else []))
-    say(*found.sentences())
+    say(*guess_notes(plan), *found.sentences())
     if classic is not None and found.is_right:
         say(f"This mistake does no harm on {CLASSICS[classic].right_where}.")
     if found.victims:

@@ -31,6 +31,8 @@ def lint(
         put_json({"findings": [asdict(one) for one in found]})
     for one in [] if as_json else found:
         say(f"{one.severity.upper()}  {one.rule}: {one.message}", *([f"  {one.cure}."] if one.cure else []))
+    if not found and not as_json:
+        say("No findings.")
     return int(any(one.is_error for one in found))
 
 

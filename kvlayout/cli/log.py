@@ -20,7 +20,7 @@ from kvlayout.cli.show import (
     put_json,
     say,
 )
-from kvlayout.cli.source import STDIN, read_plan, read_text
+from kvlayout.cli.source import STDIN, guess_notes, read_plan, read_text
 from kvlayout.clinic.log_check import check_log
 from kvlayout.errors import LayoutError
 
@@ -46,8 +46,9 @@ def log(
     if not facts:
         raise LayoutError("logfile", logfile, "states nothing of a KV cache that could be checked")
     if as_json:
-        put_json({"facts": [asdict(fact) for fact in facts]})
+        put_json({"facts": [asdict(fact) for fact in facts], "guess": guess_notes(plan)})
     else:
+        say(*guess_notes(plan))
         for fact in facts:
             ours = f", ours {fact.ours}" if fact.ours else ""
             say(f"{fact.verdict.upper()}  line {fact.number}, {fact.name}: {fact.said}{ours}", f"  {fact.why}")

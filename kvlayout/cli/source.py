@@ -37,6 +37,14 @@ def read_selection(what: str, **choices: object) -> Selection:
     return captured_selection(data, **chosen) if is_captured(data) else Selection(model=data, **chosen)
 
 
+def guess_notes(plan: Plan) -> list[str]:
+    """Return what to say where a captured config's layout is only a guess; an empty list where it is sure."""
+    if not plan.resolution.is_guess:
+        return []
+    return [f"{plan.resolution.why} The answer depends on it: give --layout {plan.layout.name} or "
+            f"{' or '.join(plan.resolution.others)}."]
+
+
 def is_file(what: str) -> bool:
     """Whether ``what`` means a file or a folder rather than a preset."""
     try:
@@ -55,6 +63,9 @@ def read_text(what: str) -> str:
             path = Path(os.path.expanduser(what))
             raw = (path / "config.json" if path.is_dir() else path).read_bytes()
     except (OSError, ValueError) as error:
+        if what != STDIN and isinstance(error, FileNotFoundError) and path.is_dir():
+            raise LayoutError("file", what, "is a folder without a config.json",
+                              "Give a file, or a folder that holds a config.json") from error
         raise LayoutError("file", what, f"can't be read: {getattr(error, 'strerror', None) or error}",
                           "Give a preset, a config.json, a captured config or a pasted log") from error
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kvlayout.address import AddressMap
-from kvlayout.capture.fitting import fitting_layouts
+from kvlayout.capture.fitting import likeliest_first
 from kvlayout.capture.objects import as_config
 from kvlayout.clinic.alignment import lint_alignment
 from kvlayout.clinic.blocks import lint_splits
@@ -40,6 +40,8 @@ def lint(
     if isinstance(subject, Plan):
         _no_sizes(kernel_block_sizes)
         found = lint_map(_same_layout(subject.address_map, layout)) + lint_backends(subject)
+        if subject.resolution.is_guess:
+            found.append(_unknown([subject.layout.name, *subject.resolution.others]))
     elif isinstance(subject, AddressMap):
         _no_sizes(kernel_block_sizes)
         found = lint_map(_same_layout(subject, layout))
@@ -67,6 +69,11 @@ def lint_map(address_map: AddressMap) -> list[Finding]:
     return [*claim, *lint_bounds(address_map), *lint_sharing(address_map), *lint_limits(offset_limits(address_map)),
             *lint_alignment(address_map), *lint_splits(address_map), *lint_shares(address_map),
             *lint_halves(address_map), *counts]
+
+
+def _unknown(fits: list[str]) -> Finding:
+    return Finding("layout-unknown", "note", f"The config names no layout; its strides fit {' and '.join(fits)}, and "
+                   f"it is checked as {fits[0]}.", {"fits": fits}, None, "Give the layout")
 
 
 def _no_sizes(sizes: object) -> None:
@@ -112,14 +119,12 @@ def _layout_of(config: KVCacheConfig, asked: object) -> tuple[KVCacheLayout | Ph
     if own is not None:
         return own, found
     try:
-        fits = fitting_layouts(config)
+        fits = likeliest_first(config)
     except LayoutError:
         fits = []
     if fits:
         names = [layout.name for layout in fits]
-        found.append(Finding("layout-unknown", "note", f"The config names no layout; its strides fit "
-                             f"{' and '.join(names)}, and it is checked as {names[0]}.", {"fits": names}, None,
-                             "Give layout="))
+        found.append(_unknown(names))
         return fits[0], found
     packed = any(tensor.block_stride > tensor.layer_stride for tensor in config.kv_cache_tensors)
     guess = KVCacheLayout.BLNHC if packed else KVCacheLayout.LBNHC

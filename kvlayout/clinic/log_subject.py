@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from kvlayout.address import AddressMap
 from kvlayout.capture.log_facts import Fact
+from kvlayout.captured import CONFIG, is_captured
 from kvlayout.config import KVCacheConfig
 from kvlayout.errors import LayoutError
 from kvlayout.plan import Plan
@@ -68,6 +69,8 @@ class Subject:
     @property
     def layout_name(self) -> str | None:
         """The layout, or None where a config doesn't say."""
+        if self.plan and is_captured(self.plan.selection.model) and self.plan.selection.layout is None:
+            return self.plan.selection.model[CONFIG].get("kv_cache_layout")
         return self._map.layout.name if self._map else self.config.kv_cache_layout
 
     @property

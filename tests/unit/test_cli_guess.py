@@ -1,0 +1,82 @@
+"""A captured config that names no layout is answered under a guess, and every answer says so."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import kvlayout as kv
+from kvlayout.capture import parse
+from kvlayout.captured import captured_selection
+from kvlayout.clinic import check_log, lint
+from kvlayout_widgets import Explorer
+from tests.unit.test_cli import QWEN, json_of, refused, run
+
+
+def unnamed(heads=8):
+    spec = kv.FullAttentionSpec(block_size=16, num_kv_heads=heads, head_size=128, dtype="bfloat16")
+    groups = [kv.KVCacheGroupSpec(["a", "b"], spec)]
+    config = kv.get_kv_cache_config_from_groups(groups, 0, kv.KVCacheLayout.LBNHC, num_gpu_blocks_override=100)
+    return replace(config, kv_cache_layout=None)
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "f.log"
+    path.write_text(f"INFO 03-07 08:18:10 [a.py:1] {unnamed()!r}\n")
+    return path
+
+
+def test_decode_says_both(log):
+    text = " ".join(run("decode", log, "--address", 70_000).stdout.split())
+    assert "can't tell them apart" in text and "In LBHNC: Group 0: a, block 1, head 0, state 8" in text
+    facts = json_of("decode", log, "--address", 70_000)
+    (owner,), (other,) = facts["owners"], facts["in_other_layouts"]["LBHNC"]["owners"]
+    assert (facts["layout"], owner["head"], owner["state"]) == ("LBNHC", 0, 1)
+    assert (other["head"], other["state"]) == (0, 8)
+    assert json_of("decode", log, "--address", 70_000, "--layout", "LBHNC")["guess"] == []
+    slot = json_of("decode", log, "--slot", 17)
+    assert slot["groups"][0]["offsets"]["a"][0] == 65_536 + 4_096
+    assert slot["in_other_layouts"]["LBHNC"][0]["offsets"]["a"][0] == 65_536 + 512
+    assert "In LBHNC:" in run("decode", log, "--slot", 17).stdout
+
+
+def test_the_others_say_it(log, tmp_path):
+    assert "layout-unknown" in {one["rule"] for one in json_of("lint", log)["findings"]}
+    assert json_of("formula", log, "layer_offset", status=1)["guess"]
+    line = tmp_path / "line.log"
+    line.write_text("Using NHD KV cache layout for FLASH_ATTN backend.\n")
+    assert json_of("log", log, line)["facts"][0]["verdict"] == "can't tell"
+
+
+def test_a_plan_is_linted_as_its_config_and_checked_with_it():
+    plan = kv.make_plan(captured_selection(unnamed()))
+    assert plan.resolution.others == ("LBHNC",)
+    assert [one.rule for one in lint(plan)].count("layout-unknown") == 1
+    line = "Using HND KV cache layout for FLASHINFER backend."
+    assert [one.verdict for one in check_log(line, plan)] == ["can't tell"]
+    alike = kv.make_plan(captured_selection(unnamed(heads=1)))
+    assert not alike.resolution.is_guess and "same place" in alike.resolution.why
+    assert parse(repr(unnamed())) == unnamed()
+
+
+def test_the_clinic_tab_says_it():
+    explorer = Explorer(unnamed())
+    explorer.show("Clinic")
+    assert "can&#x27;t tell them apart" in explorer.tabs["Clinic"]._asks.value
+    explorer.choose(layout="LBNHC")
+    assert "can&#x27;t tell" not in explorer.tabs["Clinic"]._asks.value
+
+
+def test_fingerprints():
+    print_ = json_of("explain", QWEN)["fingerprint"]
+    assert print_.startswith("kvmap1-") and print_ in run("explain", QWEN).stdout
+    equal, other = json_of("diff", "NHD", "LBNHC"), json_of("diff", "LBNHC", "LBHNC", status=1)
+    assert equal["fingerprints"] == [print_, print_] and len(set(other["fingerprints"])) == 2
+
+
+def test_a_folder_and_a_smaller_rank(tmp_path):
+    assert "is a folder without a config.json" in refused("lint", tmp_path)
+    names = json_of("formula", QWEN, "--tp", 2)["names"]
+    assert names["page_bytes"]["first_layer"] == 32_768
+    assert json.loads(run("lint", QWEN, "--json").stdout)["findings"] is not None

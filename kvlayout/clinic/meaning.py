@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from kvlayout.address import AddressMap, Owner, Padding
 from kvlayout.as_typed import whole_number
+from kvlayout.clinic.block_bytes import kernel_ratio
 from kvlayout.clinic.boundaries import Boundary, Neighbours, boundaries, neighbours
 from kvlayout.clinic.wraps import Beyond, Wrap, beyond, wraps_to
 from kvlayout.errors import LayoutError, check_int, check_type
 
 _MOST = 2**63
 _SHOWN = 3
+_POINTER = 1 << 40  # no cache is so large, and addresses of a process begin above
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Meaning:
         neighbours: for each group, the nearest bytes that it owns below and above
         wrapped: the coordinates that a 32-bit product would have turned into this address
         beyond: for an address outside, the blocks before 0 or past the last that would lie there
+        kernel_blocks: for each group, how many kernel blocks one manager block is; blocks are counted in these
     """
 
     address: int
@@ -41,25 +44,51 @@ class Meaning:
     neighbours: tuple[Neighbours, ...]
     wrapped: tuple[Wrap, ...]
     beyond: tuple[Beyond, ...]
+    kernel_blocks: tuple[int, ...] = ()
 
     def sentences(self) -> list[str]:
         """Return everything as plain text, the most important first."""
-        return [self._where(), *map(_owned, self.owners), *map(_padding, self.padding_of), *self._nearest(),
+        return [self._where(), *map(self._owned, self.owners), *map(self._padding, self.padding_of), *self._nearest(),
                 *self._neighbours(), *self._mistakes()]
 
     def _where(self) -> str:
         asked = f" (0x{self.address:x} from base 0x{self.base:x})" if self.base else ""
         if self.where == "before the base":
             return f"Byte {self.offset:,}{asked} lies {-self.offset:,} bytes before the base of the allocation."
+        if self.where == "past the end" and not self.base and self.offset >= _POINTER:
+            return (f"0x{self.address:x} looks like a pointer; give the base, the address that the allocation begins "
+                    f"at (data_ptr() of its buffer). As an offset it is {self.offset - self.size_bytes:,} bytes past "
+                    "the end.")
         if self.where == "past the end":
             return (f"Byte {self.offset:,}{asked} lies {self.offset - self.size_bytes:,} bytes past the end: the "
                     f"allocation has {self.size_bytes:,} bytes.")
         return f"Byte {self.offset:,}{asked} lies inside the allocation of {self.size_bytes:,} bytes."
 
+    def block_words(self, group: int, block: int) -> str:
+        """Return a block of a group in words: with its manager block where that is split into kernel blocks."""
+        return block_words(block, self.kernel_blocks[group] if self.kernel_blocks else 1)
+
+    def _name(self, owner: Owner) -> str:
+        block = self.block_words(owner.group, owner.block)
+        return f"{owner.layer}, {block}, head {owner.head}, state {owner.state}"
+
+    def _owned(self, owner: Owner) -> str:
+        return (f"Group {owner.group}: {self._name(owner)}, byte {owner.byte} of the state: {owner.field}, element "
+                f"{owner.element}.")
+
+    def _padding(self, padding: Padding) -> str:
+        size = f"bytes {padding.start:,} to {padding.end:,}"
+        if padding.layer is None:
+            return f"Group {padding.group}: nothing of it lies here ({size})."
+        behind = {"page": "padding inside the page of", "pool": "no bytes of this group, behind",
+                  "block": "padding behind the last page of the packed block, after"}[padding.kind]
+        block = self.block_words(padding.group, padding.block)
+        return f"Group {padding.group}: {behind} {padding.layer}, {block} ({size})."
+
     def _nearest(self) -> list[str]:
         text = []
         for one in self.nearest:
-            sides = [f"{distance:,} bytes {word}{f', {side} it ' + _name(owner) if owner else ''}"
+            sides = [f"{distance:,} bytes {word}{f', {side} it ' + self._name(owner) if owner else ''}"
                      for distance, word, side, owner in ((one.below, "after its start", "before", one.before),
                                                          (one.above, "before its end", "behind", one.after))]
             text.append(f"Nearest {one.axis} boundary, group {one.group}: {'; '.join(sides)}.")
@@ -70,7 +99,7 @@ class Meaning:
         for one in self.neighbours:
             if one.group in owned:
                 continue
-            sides = [f"{abs(self.offset - at):,} bytes {word} {_name(owner)}"
+            sides = [f"{abs(self.offset - at):,} bytes {word} {self._name(owner)}"
                      for at, word, owner in ((one.below_offset, "above", one.below),
                                              (one.above_offset, "below", one.above)) if owner]
             if sides:
@@ -103,7 +132,8 @@ def explain_address(address: int | str, address_map: AddressMap, base: int | str
     around = tuple(neighbours(address_map, offset, group) for group in groups)
     outside = tuple(beyond(address_map, offset)) if where != "inside" else ()
     return Meaning(address, base, offset, size, where, owners, padding, nearest, around,
-                   tuple(wraps_to(address_map, offset)), outside)
+                   tuple(wraps_to(address_map, offset)), outside,
+                   tuple(kernel_ratio(address_map, group) for group in groups))
 
 
 def parse_address(text: int | str, argument: str = "address") -> int:
@@ -120,19 +150,9 @@ def parse_address(text: int | str, argument: str = "address") -> int:
     return number
 
 
-def _name(owner: Owner) -> str:
-    return f"{owner.layer}, block {owner.block:,}, head {owner.head}, state {owner.state}"
-
-
-def _owned(owner: Owner) -> str:
-    return (f"Group {owner.group}: {_name(owner)}, byte {owner.byte} of the state: {owner.field}, element "
-            f"{owner.element}.")
-
-
-def _padding(padding: Padding) -> str:
-    size = f"bytes {padding.start:,} to {padding.end:,}"
-    if padding.layer is None:
-        return f"Group {padding.group}: nothing of it lies here ({size})."
-    behind = {"page": "padding inside the page of", "pool": "no bytes of this group, behind",
-              "block": "padding behind the last page of the packed block, after"}[padding.kind]
-    return f"Group {padding.group}: {behind} {padding.layer}, block {padding.block:,} ({size})."
+def block_words(block: int, kernel_blocks: int = 1) -> str:
+    """Return a block as the map counts it in words: with its manager block where that is split into kernel blocks."""
+    if kernel_blocks == 1:
+        return f"block {block:,}"
+    manager, part = divmod(block, kernel_blocks)
+    return f"kernel block {block:,} (manager block {manager:,}, part {part + 1} of {kernel_blocks})"

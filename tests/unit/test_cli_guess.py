@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 
 import kvlayout as kv
+from kvlayout import capture
 from kvlayout.capture import parse
 from kvlayout.captured import captured_selection
 from kvlayout.clinic import check_log, lint
 from kvlayout_widgets import Explorer
-from tests.unit.test_cli import QWEN, json_of, refused, run
+from tests.unit.test_cli import QWEN, ROOT, json_of, refused, run
 
 
 def unnamed(heads=8):
@@ -80,3 +81,34 @@ def test_a_folder_and_a_smaller_rank(tmp_path):
     names = json_of("formula", QWEN, "--tp", 2)["names"]
     assert names["page_bytes"]["first_layer"] == 32_768
     assert json.loads(run("lint", QWEN, "--json").stdout)["findings"] is not None
+
+
+def test_lint_of_several_ranks(tmp_path):
+    paths = []
+    for rank, blocks in enumerate((8, 8, 9)):
+        paths.append(tmp_path / f"rank-{rank}.json")
+        capture.save(kv.make_plan(kv.Selection(model=QWEN, num_blocks=blocks)).config, paths[-1])
+    facts = json_of("lint", *paths, status=1)
+    assert list(facts["ranks"]) == [str(path) for path in paths]
+    assert facts["between_ranks"][0]["rule"] == "rank-num-blocks"
+    assert "rank 2 has 9" in " ".join(run("lint", *paths).stdout.split())
+    assert "rank-num-blocks" not in {one["rule"] for one in json_of("lint", *paths[:2])["between_ranks"]}
+    assert "only once" in refused("lint", "-", "-", stdin="x")
+
+
+def test_a_kernel_block_names_its_manager_block():
+    split = ROOT / "notebooks" / "data" / "cases" / "vllm-28677.json"
+    text = " ".join(run("decode", split, "--address", 655_360).stdout.split())
+    assert "kernel block 5 (manager block 2, part 2 of 2)" in text
+    explorer = Explorer(split)
+    explorer.show("Clinic")
+    tab = explorer.tabs["Clinic"]
+    tab.show("Address")
+    tab.visible.address.value = "655360"
+    assert "<td>kernel block 5 (manager block 2, part 2 of 2)</td>" in tab.visible.text.value
+
+
+def test_a_pointer_without_its_base():
+    done = run("decode", QWEN, "--address", "0x7f0000010000")
+    assert done.exit_code == 1 and "looks like a pointer; give the base" in " ".join(done.stdout.split())
+    assert run("decode", QWEN, "--address", "0x7f0000010000", "--base", "0x7f0000000000").exit_code == 0

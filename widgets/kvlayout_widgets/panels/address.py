@@ -47,7 +47,8 @@ class AddressPanel(TextTab):
 
 def meaning_html(meaning: Meaning) -> str:
     """Return the owners as a table, and everything else that is known as lines."""
-    rows = [(str(one.group), one.layer, f"{one.block:,}", str(one.head), str(one.state), str(one.byte),
+    rows = [(str(one.group), one.layer, meaning.block_words(one.group, one.block).removeprefix("block "),
+             str(one.head), str(one.state), str(one.byte),
              f"{one.field}, element {one.element}") for one in meaning.owners]
     owners = table(("group", "layer", "block", "head", "state", "byte", "holds"),
                    [tuple(map(escape, row)) for row in rows], "Owner" if len(rows) == 1 else "Owners") if rows else ""

@@ -95,6 +95,9 @@ class AddressMap:
         self.config = kv_cache_config
         self.layout = as_layout(kv_cache_config.kv_cache_layout if layout is None else layout)
         self.size_bytes = kv_cache_config.size_bytes
+        if self.size_bytes >= 2**63:
+            raise LayoutError("kv_cache_tensors", self.size_bytes, "is a size of 2^63 bytes or more",
+                              "Give the tensors' size in bytes, as allocated")
         self.layers = tuple(kv_cache_config.layer_specs)
         self._index = {name: index for index, name in enumerate(self.layers)}
         self.kernel_block_sizes = kernel_block_sizes

@@ -44,10 +44,10 @@ def formula(
     if text is None and classic is None:
         return _names(address_map, as_json)
     if classic is not None:
+        if classic not in CLASSICS:
+            raise LayoutError("classic", classic, "is not known", f"Use one of {', '.join(CLASSICS)}")
         if text is not None or length is not None:
             raise LayoutError("classic", classic, "is a formula of its own", "Leave out the text and --length")
-        if classic not in CLASSICS:
-            raise LayoutError("classic", classic, "is none", f"Use one of {', '.join(CLASSICS)}")
         text, length = CLASSICS[classic].formula, CLASSICS[classic].length
     chosen = {"layers": [_layer(one) for one in layer] if layer else None,
               "blocks": [whole("block", one) for one in block] if block else None}

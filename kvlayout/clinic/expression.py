@@ -24,7 +24,16 @@ _WORDS = ("if", "else", "and", "or", "not")
 _TOKEN = re.compile(r"[ \t\r\n]+|[A-Za-z_][A-Za-z0-9_]*|0[xX][0-9a-fA-F_]+|[0-9][0-9_]*"
                     r"|//|<<|>>|<=|>=|==|!=|\*\*|[-+*%<>()&|^~,]")
 _NODES = (ast.Expr, ast.Name, ast.Constant, ast.Call, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp)
-_HINTS = {"/": "Divide with //", "**": "Powers are refused; write the number, or shift with <<",
+# What other languages write, in the order in which it is looked for: (pattern, what it is, what to write).
+_HABITS = tuple((re.compile(pattern), what, cure) for pattern, what, cure in (
+    (r"^\s*[A-Za-z_]\w*\s*=(?!=)", "sets a name with '='", "Give only what stands right of the ="),
+    (r"\(\s*(?:(?:unsigned|signed|const|std::)\s*)*(?:u?int\d*_t|int|long|size_t|unsigned|u?int(?:32|64))\s*\*?\)",
+     "casts", "Write int64(block), int32(block) or uint32(block); nothing else wraps"),
+    (r"&&", "has '&&'", "Write and"), (r"\|\|", "has '||'", "Write or"), (r"!(?!=)", "has '!'", "Write not"),
+    (r"\?", "has '?'", "Write a if c else b"), (r";", "has ';'", "Give one expression, without ;"),
+    (r"(?<!/)/(?!/)", "has '/'", "Divide with //"),
+))
+_HINTS = {"**": "Powers are refused; write the number, or shift with <<",
           ".": "Attributes and fractions are refused; give whole numbers and the names alone",
           "=": "Compare with ==", "[": "Subscripts are refused", '"': "Text is refused", "'": "Text is refused",
           ":": "Lambdas, slices and := are refused"}
@@ -64,6 +73,7 @@ def parse_expression(text: str, names: Iterable[str]) -> Expression:
     names = frozenset(names)
     if len(text) > MOST_CHARACTERS:
         raise LayoutError("formula", text[:60], f"has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read")
+    _check_habits(text)
     _check_words(text, names)
     try:
         with warnings.catch_warnings():
@@ -76,6 +86,13 @@ def parse_expression(text: str, names: Iterable[str]) -> Expression:
     if len(tree) != 1:
         raise LayoutError("formula", text, "must be one expression", f"Use {_ALLOWED}")
     return Expression(text, tree[0], _check_tree(text, tree[0], names))
+
+
+def _check_habits(text: str) -> None:
+    for pattern, what, cure in _HABITS:
+        found = pattern.search(text)
+        if found:
+            raise LayoutError("formula", text, f"{what} at character {found.start() + 1}, which is not allowed", cure)
 
 
 def _check_words(text: str, names: frozenset[str]) -> None:
@@ -108,6 +125,9 @@ def _check_tree(text: str, tree: ast.AST, names: frozenset[str]) -> frozenset[st
         if depth > 3 * MOST_DEPTH:
             raise LayoutError("formula", text, "is nested too deep", "Split long sums by brackets")
         if not isinstance(node, _NODES):
+            if isinstance(node, ast.Tuple):
+                raise LayoutError("formula", text, "has a comma outside a function's brackets",
+                                  "Write ten thousand as 10000 or 10_000")
             raise LayoutError("formula", text, f"has a {type(node).__name__}, which is not allowed",
                               f"Allowed: {_ALLOWED}")
         children = list(ast.iter_child_nodes(node))

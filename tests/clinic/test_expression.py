@@ -83,7 +83,7 @@ def test_a_number_that_meets_an_array_is_named_with_its_first(text, said):
     ("a / 2", "'/'.*Divide with //"), ("a = 2", "'='"), ("(a := 2)", "':'"), ("a; b", "';'"), ("a # b", "'#'"),
     ("block(3)", "calls block"), ("min", "without a call"), ("min(a)", "1 arguments"), ("min(*a)", "Starred"),
     ("min(a, b)(a)", "calls min"), ("1.5", r"'\.'"), ("1e5", "'e5' right behind"), ("True", "'True'"),
-    ("a in b", "'in'"), ("a is b", "'is'"), ("a, b", "Tuple"), ("\u0430 + 1", "'\u0430' at character 1"),
+    ("a in b", "'in'"), ("a is b", "'is'"), ("a, b", "comma"), ("\u0430 + 1", "'\u0430' at character 1"),
     ("a\0", r"x00"),
     ("\uff11", "\uff11"), ("9" * 30, "below 2"), ("9" * 1_999, "below 2"), ("f'{a}'", "'f'"), ("yield", "'yield'"),
     ("(" * 10_000 + "a" + ")" * 10_000, "characters"), ("(" * 900 + "a" + ")" * 900, "deeper than 60"),
@@ -121,3 +121,21 @@ def test_any_text_gives_numbers_or_one_clear_error(text):
         assert error.argument == "formula"
     else:
         assert found.dtype == np.int64
+
+
+@pytest.mark.parametrize(("text", "cure"), [
+    ("block / 2", "Divide with //"), ("block;", "without ;"), ("(int64_t)block", r"int64\(block\)"),
+    ("(unsigned int) block", r"uint32\(block\)"), ("(size_t)block * 2", r"int64\(block\)"),
+    ("offset = block", "right of the ="), ("block * 10,000", "10_000"), ("10,000", "10_000"),
+    ("block && head", "Write and"), ("block || head", "Write or"), ("!block", "Write not"),
+    ("block ? 1 : 2", "if c else b"),
+])
+def test_what_other_languages_write_is_told_how_to_write_here(text, cure):
+    with pytest.raises(LayoutError, match=cure) as error:
+        parse_expression(text, ["block", "head"])
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["block != 1", "block == 1", "min(block, 10,200)", "(head)", "int64(block) // 2"])
+def test_what_only_looks_like_another_language_is_read(text):
+    assert parse_expression(text, ["block", "head"])(block=7, head=3).shape == ()

@@ -242,3 +242,13 @@ def test_a_tensor_without_layers_is_refused():
     (tensor,) = config.kv_cache_tensors
     with pytest.raises(LayoutError, match=r"kv_cache_tensors\[1\].*has no layers"):
         AddressMap(replace(config, kv_cache_tensors=(tensor, replace(tensor, layers=()))))
+
+
+@pytest.mark.parametrize("size", [2**63, 2**64 + 5, 10**30])
+def test_an_allocation_that_63_bits_dont_hold_is_refused(size):
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")
+    tensor = KVCacheTensor(size, ("a",), 65_536, 65_536)
+    config = KVCacheConfig(2, (tensor,), (KVCacheGroupSpec(["a"], spec),))
+    with pytest.raises(LayoutError, match="2\\^63") as error:
+        AddressMap(config, KVCacheLayout.LBNHC)
+    assert error.value.argument == "kv_cache_tensors"

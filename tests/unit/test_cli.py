@@ -183,6 +183,7 @@ def test_formula(tmp_path):
     assert done.exit_code == 0 and "does no harm" in done.stdout
     assert json_of("formula", QWEN, "--layout", "BLNHC")["names"]["block_stride"]["first_layer"] == 1_835_008
     assert "int32-elements" in run("formula", QWEN).stdout
+    assert "is not known" in refused("formula", QWEN, "block", "--classic", "nosuch")
     for args in (("",), ("block.x",), ("block", "--layer", "no"), ("block", "--layer", "-1"),
                  ("block", "--block", 64), ("block", "--block", "x"), ("--classic", "no"),
                  ("block", "--classic", "flat-slot"), ("block", "--length", "-1"), ("(" * 3000,)):

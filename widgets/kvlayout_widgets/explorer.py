@@ -127,6 +127,7 @@ class Explorer:
 
     def choose(self, **choices) -> bool:
         """Change arguments of the selection, as the controls do; whether a plan follows from them."""
+        self._message = ""  # of what was chosen before
         is_planned = self.state.try_change(**choices)
         self.refresh()
         return is_planned

@@ -64,7 +64,9 @@ def formula(
     if classic is not None and found.is_right:
         say(f"This mistake does no harm on {CLASSICS[classic].right_where}.")
     if found.victims:
-        table(("whose bytes are hit", "#bytes", "first by"), [_row(hit) for hit in found.victims[:_SHOWN]])
+        of = " of the sample" if found.sampled else ""
+        table(("whose bytes are hit", f"#bytes{of}", "first by"),
+              [_row(found, hit) for hit in found.victims[:_SHOWN]])
     if found.num_victims > _SHOWN:
         say(f"and {found.num_victims - _SHOWN} more.")
     return int(found.first is not None)
@@ -74,12 +76,14 @@ def _layer(text: str) -> str | int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
 
 
-def _row(hit: Hit) -> tuple[str, int, str]:
+def _row(found: Divergence, hit: Hit) -> tuple[str, int, str]:
     whose = f"nobody's in group {hit.group}" if hit.layer is None else hit.layer
     if hit.example is not None and hit.example.block >= 0:
-        whose += f", block {hit.example.block:,}" if hit.layer else f", behind block {hit.example.block:,}"
+        block = found.block_words(hit.example.layer, hit.example.block)
+        whose += f", {block}" if hit.layer else f", behind {block}"
     name, block, head, token, element = hit.by
-    return whose, hit.bytes, f"{name}, block {block:,}, head {head}, token {token}, element {element}"
+    at = found.block_words(name, block)
+    return whose, hit.bytes, f"{name}, {at}, head {head}, token {token}, element {element}"
 
 
 def _facts(text: str, length: str | None, found: Divergence) -> dict:
@@ -91,6 +95,7 @@ def _facts(text: str, length: str | None, found: Divergence) -> dict:
     shares = np.where(with_some, found.map, 0).sum(axis=0) / counts
     return {"formula": text, "length": length, "first": found.first and found.first._asdict(),
             **{name: getattr(found, name) for name in names}, "hits": [asdict(one) for one in found.hits],
+            "leaves": [one._asdict() for one in found.leaves], "touches_nothing": found.touches_nothing,
             "victims": [asdict(hit) for hit in found.victims],
             "diverging": dict(zip(map(str, found.blocks.tolist()), shares.tolist())),
             "sentences": found.sentences()}

@@ -11,17 +11,18 @@ import numpy as np
 
 from kvlayout.address import AddressMap
 from kvlayout.arrays import integers
-from kvlayout.clinic.divergence import Coordinate, Divergence
+from kvlayout.clinic.divergence import Coordinate, Divergence, Leaving
 from kvlayout.clinic.formula_call import Formula
 from kvlayout.clinic.formula_hits import Hits
-from kvlayout.clinic.formula_names import AXES, item_bytes, layer_values, truth
+from kvlayout.clinic.formula_names import AXES, item_bytes, kernel_blocks_per_block, layer_values, truth
 from kvlayout.clinic.formula_own import Spans, allowed_bytes
-from kvlayout.clinic.formula_sample import Sample, choose
+from kvlayout.clinic.formula_sample import BUDGET, Sample, choose
 from kvlayout.errors import LayoutError, check_type
 from kvlayout.strided import merge_runs
 
 _AT_ONCE = 1 << 20
 _MOST_CELLS = 1 << 21
+_SPANS = BUDGET // 6  # comparisons where each goes along a span
 
 
 def compare_formula(formula: str | Callable, address_map: AddressMap, *, length: str | Callable | None = None,
@@ -46,7 +47,7 @@ def compare_formula(formula: str | Callable, address_map: AddressMap, *, length:
     named = frozenset(AXES) if span is None else work.axes | span.axes
     # Of each span, every layer's bytes are counted.
     cost = work.cost if span is None else (work.cost + span.cost) * max(1, len(address_map.layers)) // 2
-    sample = choose(address_map, named, layers, blocks, cost)
+    sample = choose(address_map, named, layers, blocks, cost, BUDGET if span is None else _SPANS)
     check = _Check(address_map, work, span, named)
     return _collect(check, sample)
 
@@ -67,13 +68,22 @@ def _collect(check: _Check, sample: Sample) -> Divergence:
     columns = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(axes[0] for axes in sample.axes.values())]))
     shares = np.full((len(sample.layers), len(columns)), np.nan)
     checked = wrong = 0
+    amount = wrong_amount = 0.0
+    outside = np.zeros(shares.shape, dtype=bool)
     first = cells = None
     for row, layer in enumerate(sample.layers):
-        for axes in _parts(sample.axes[address_map.region(layer).tensor_index]):
+        index = address_map.region(layer).tensor_index
+        block_weights, *inner = sample.weights[index]
+        for part, axes in _parts(sample.axes[index]):
             page = check.page(layer, axes)
             checked += page.wrong.size
             wrong += int(page.wrong.sum())
-            shares[row, np.searchsorted(columns, axes[0])] = page.wrong.reshape(len(axes[0]), -1).mean(axis=1)
+            here = np.searchsorted(columns, axes[0])
+            shares[row, here] = page.shares(inner)
+            outside[row, here] = page.leaves(address_map.size_bytes)
+            weights = block_weights[part] * math.prod(float(one.sum()) for one in inner) * sample.layer_weights[row]
+            amount += float(weights.sum())
+            wrong_amount += float(weights @ shares[row, here])
             if first is None and page.wrong.any():
                 # All coordinates of that page, where they aren't too many: a sample may have left out the first.
                 block = axes[0][np.argmax(page.wrong.reshape(len(axes[0]), -1).any(axis=1))]
@@ -85,19 +95,46 @@ def _collect(check: _Check, sample: Sample) -> Divergence:
     hits = ()
     if first and 0 <= first.hit_offset < address_map.size_bytes:
         hits = (*address_map.owners(first.hit_offset), *address_map.padding_of(first.hit_offset))
-    return Divergence(*(first or _First(None, None, None, None, None)), hits, wrong / checked if checked else 0.0,
+    share = wrong / checked if checked else 0.0
+    if sample.says and 0 < wrong < checked:  # however rarely, something diverges and something doesn't
+        share = float(np.clip(wrong_amount / amount, np.nextafter(0, 1), np.nextafter(1, 0)))
+    ratios = {address_map.layers[layer]: kernel_blocks_per_block(address_map, address_map.region(layer))
+              for layer in range(len(address_map.layers))}
+    return Divergence(*(first or _First(None, None, None, None, None)), hits, share,
                       int(check.outside[1].sum()), victims, num_victims, checked, sample.says,
-                      tuple(address_map.layers[layer] for layer in sample.layers), columns, shares, cells)
+                      tuple(address_map.layers[layer] for layer in sample.layers), columns, shares, cells,
+                      _leaving(check, sample, columns, outside), checked > 0 and not check.touches, ratios)
 
 
-def _parts(axes: tuple[np.ndarray, ...]) -> Iterator[tuple[np.ndarray, ...]]:
+def _leaving(check: _Check, sample: Sample, columns: np.ndarray, outside: np.ndarray) -> tuple[Leaving, ...]:
+    """Where the allocation is left, in the layers that leave it at the lowest and at the highest block."""
+    rows = np.flatnonzero(outside.any(axis=1))
+    if not len(rows) or not check.names_block:
+        return ()
+    firsts = outside.argmax(axis=1)
+    found = []
+    for row in dict.fromkeys((rows[np.argmin(firsts[rows])], rows[np.argmax(firsts[rows])])):
+        layer, at = sample.layers[row], firsts[row]
+        axes = sample.axes[check.address_map.region(layer).tensor_index]
+        own = columns[:at + 1][np.isin(columns[:at + 1], axes[0])]
+        low, high = int(own[-2]) if len(own) > 1 else -1, int(own[-1])
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if check.leaves(layer, middle, axes) else (middle, high)
+        later = np.isin(columns, axes[0]) & (columns >= high)
+        found.append(Leaving(check.address_map.layers[layer], high, bool(outside[row, later].all())))
+    return tuple(sorted(found, key=lambda one: one.block))
+
+
+def _parts(axes: tuple[np.ndarray, ...]) -> Iterator[tuple[slice, tuple[np.ndarray, ...]]]:
     """The mesh in parts of some blocks each."""
     inner = math.prod(len(one) for one in axes[1:])
     if not inner:
         return
     step = max(1, _AT_ONCE // inner)
     for start in range(0, len(axes[0]), step):
-        yield (axes[0][start:start + step], *axes[1:])
+        part = slice(start, start + step)
+        yield part, (axes[0][part], *axes[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +151,16 @@ class _Page:
     def cells(self) -> np.ndarray:
         """Share of the elements that diverge in each cell of the first block."""
         return self.wrong[0].mean(axis=2)
+
+    def shares(self, weights: list[np.ndarray]) -> np.ndarray:
+        """Share of each block that diverges, by what each head, token and element stands for."""
+        heads, tokens, elements = weights
+        return self.wrong @ elements @ tokens @ heads / (heads.sum() * tokens.sum() * elements.sum())
+
+    def leaves(self, size_bytes: int) -> np.ndarray:
+        """Which blocks touch bytes before the allocation or past its end."""
+        out = (self.end > self.found) & ((self.found < 0) | (self.end > size_bytes))
+        return out.reshape(len(out), -1).any(axis=1)
 
 
 class _First(NamedTuple):
@@ -133,11 +180,18 @@ class _Check:
         self.address_map, self._work, self._span, self._named = address_map, work, span, named
         self.hits = Hits(address_map, span is not None)
         self.outside = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        self.touches, self.names_block = False, "block" in named
+
+    def leaves(self, layer: int, block: int, axes: tuple[np.ndarray, ...]) -> bool:
+        """Whether one block touches bytes that lie outside."""
+        page = self._compared(layer, (np.array([block]), *axes[1:]))
+        return bool(page.leaves(self.address_map.size_bytes)[0])
 
     def page(self, layer: int, axes: tuple[np.ndarray, ...]) -> _Page:
         """Compare, and take account of what is touched."""
         page = self._compared(layer, axes)
         touched = page.end > page.found
+        self.touches = self.touches or bool(touched.any())
         for out, begin, end in ((touched & (page.found < 0), page.found, np.minimum(page.end, 0)),
                                 (touched & (page.end > self.address_map.size_bytes),
                                  np.maximum(page.found, self.address_map.size_bytes), page.end)):
@@ -172,11 +226,10 @@ class _Check:
         region = self.address_map.region(layer)
         _, _, heads, states, content = region.geometry.shape
         extents = (heads, states, content // item_bytes(region))
-        whole = [np.arange(n) if name in self._named else np.zeros(1, dtype=np.int64)
-                 for name, n in zip(("head", "token", "element"), extents)]
+        whole = [range(n if name in self._named else 1) for name, n in zip(("head", "token", "element"), extents)]
         if math.prod(len(one) for one in whole) * self._work.cost > _MOST_CELLS:
-            whole = list(axes[1:])
-        return self._compared(layer, (np.array([block]), *whole))
+            return self._compared(layer, (np.array([block]), *axes[1:]))
+        return self._compared(layer, (np.array([block]), *(np.arange(len(one)) for one in whole)))
 
     def _compared(self, layer: int, axes: tuple[np.ndarray, ...]) -> _Page:
         region = self.address_map.region(layer)

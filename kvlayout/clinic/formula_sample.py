@@ -22,7 +22,7 @@ BUDGET = 1 << 20  # coordinates that are checked unasked
 MOST = 1 << 24  # that are checked when layers or blocks are named
 _LIMITS = (2**31, 2**32)
 _FEW_ELEMENTS = 16  # where not all can be checked
-_FEW_CELLS = ((32, 1), (8, 2))  # heads and tokens each, where more than so many budgets would be spent
+_FEW_CELLS = ((32, 1), (8, 2), (3, 3))  # heads and tokens each, where more than so many budgets would be spent
 _FEWEST_BLOCKS = 12
 _MOST_LAYERS = 128
 
@@ -31,30 +31,35 @@ _MOST_LAYERS = 128
 class Sample:
     """``layers``: indices in the address map; ``axes``: {tensor index: (block, head, token, element) indices}.
 
-    ``says``: in words, what part of each axis that is; empty where nothing is left out.
+    ``says``: in words, what part of each axis that is; empty where nothing is left out. ``layer_weights`` and
+    ``weights`` (as ``axes``): how many indices each of them stands for, itself among them.
     """
 
     layers: tuple[int, ...]
     axes: dict[int, tuple[np.ndarray, ...]]
     says: tuple[str, ...]
+    layer_weights: np.ndarray
+    weights: dict[int, tuple[np.ndarray, ...]]
 
 
-def choose(address_map: AddressMap, named: frozenset[str], layers: object, blocks: object, cost: int) -> Sample:
+def choose(address_map: AddressMap, named: frozenset[str], layers: object, blocks: object, cost: int,
+           unasked: int = BUDGET) -> Sample:
     """Return the coordinates to check.
 
     ``named``: axes that aren't held at 0; ``layers`` and ``blocks``: what to check, or None; ``cost``: how much more
-    than a comparison each coordinate costs. Raises LayoutError for what isn't there and for too many.
+    than a comparison each coordinate costs; ``unasked``: how many comparisons are made where neither is given.
+    Raises LayoutError for what isn't there and for too many.
     """
     wanted = _layers(address_map, layers, "layer" in named)
     regions = {address_map.region(layer).tensor_index: address_map.region(layer) for layer in wanted}
     fixed = None if blocks is None else _blocks(blocks, max((r.geometry.shape[1] for r in regions.values()),
                                                             default=0))
     axes = {index: _whole(region, named, fixed) for index, region in regions.items()}
-    budget = BUDGET if layers is None and blocks is None else MOST
+    budget = unasked if layers is None and blocks is None else MOST
     if _total(address_map, wanted, axes) * cost <= budget:
-        return Sample(tuple(wanted), axes, ())
+        return _sample(wanted, axes, [], wanted, axes)
     if layers is None or blocks is None:
-        sample = _fewer(address_map, wanted, regions, axes, BUDGET // cost, layers is None, blocks is None)
+        sample = _fewer(address_map, wanted, regions, axes, unasked // cost, layers is None, blocks is None)
         if _total(address_map, list(sample.layers), sample.axes) * cost <= MOST:
             return sample
     raise LayoutError("layers" if blocks is None else "blocks", f"{len(wanted):,} layers, up to "
@@ -64,7 +69,7 @@ def choose(address_map: AddressMap, named: frozenset[str], layers: object, block
 
 def _fewer(address_map: AddressMap, layers: list[int], regions: dict[int, Region], axes: dict, budget: int,
            fewer_layers: bool, fewer_blocks: bool) -> Sample:
-    says = []
+    says, all_layers, whole_axes = [], layers, axes
 
     def cut(name: str, place: int, pick) -> None:
         nonlocal axes
@@ -89,7 +94,35 @@ def _fewer(address_map: AddressMap, layers: list[int], regions: dict[int, Region
         most = max(_FEWEST_BLOCKS, budget // max(1, _total(address_map, layers, axes, 1)))
         special = np.unique([block for region in regions.values() for block in _crossings(region)] or [0])
         cut("block", 0, lambda region, blocks: _some_blocks(blocks, special, most))
-    return Sample(tuple(layers), axes, tuple(says))
+    return _sample(layers, axes, says, all_layers, whole_axes)
+
+
+def _sample(layers: list[int], axes: dict, says: list[str], all_layers: list[int], whole_axes: dict) -> Sample:
+    # Only now is what remains listed: an axis may be as long as the pool.
+    listed = {index: tuple(map(_listed, one)) for index, one in axes.items()}
+    weights = {index: tuple(_stands_for(kept, whole) for kept, whole in zip(one, whole_axes[index]))
+               for index, one in listed.items()}
+    places = np.searchsorted(all_layers, layers)
+    return Sample(tuple(layers), listed, tuple(says), _stands_for(places, range(len(all_layers))), weights)
+
+
+def _listed(indices: range | np.ndarray) -> np.ndarray:
+    return np.arange(len(indices)) if isinstance(indices, range) else indices
+
+
+def _stands_for(kept: np.ndarray, whole: range | np.ndarray) -> np.ndarray:
+    """How many of ``whole`` each of ``kept`` stands for: those left out count half for either neighbour.
+
+    Where something changes, both sides of the change are kept, so nothing is left out across it.
+    """
+    found = np.ones(len(kept))
+    if len(kept) < len(whole):  # then it is range(n): chosen indices are all kept
+        gaps = (np.diff(kept) - 1) / 2
+        found[:-1] += gaps
+        found[1:] += gaps
+        found[0] += kept[0]
+        found[-1] += len(whole) - 1 - kept[-1]
+    return found
 
 
 def _layers(address_map: AddressMap, layers: object, named: bool) -> list[int]:
@@ -111,10 +144,10 @@ def _blocks(blocks: object, count: int) -> np.ndarray:
     return found
 
 
-def _whole(region: Region, named: frozenset[str], blocks: np.ndarray | None) -> tuple[np.ndarray, ...]:
+def _whole(region: Region, named: frozenset[str], blocks: np.ndarray | None) -> tuple[range | np.ndarray, ...]:
     _, *extents, content = region.geometry.shape
     extents.append(content // item_bytes(region))
-    axes = [np.arange(n if name in named else min(1, n))
+    axes = [range(n if name in named else min(1, n))
             for name, n in zip(("block", "head", "token", "element"), extents)]
     if blocks is not None:
         axes[0] = blocks[blocks < extents[0]]
@@ -131,13 +164,14 @@ def _total(address_map: AddressMap, layers: list[int], axes: dict, blocks: int |
     return total
 
 
-def _even(indices: np.ndarray, most: int) -> np.ndarray:
+def _even(indices: range | np.ndarray, most: int) -> range | np.ndarray:
     if len(indices) <= most:
         return indices
-    return indices[np.unique(np.linspace(0, len(indices) - 1, most).astype(np.int64))]
+    places = np.unique(np.linspace(0, len(indices) - 1, most).astype(np.int64))
+    return places if isinstance(indices, range) else indices[places]
 
 
-def _elements(region: Region, elements: np.ndarray) -> np.ndarray:
+def _elements(region: Region, elements: range) -> range | np.ndarray:
     if len(elements) <= _FEW_ELEMENTS:
         return elements
     item = item_bytes(region)
@@ -160,8 +194,8 @@ def _crossings(region: Region) -> list[int]:
     return sorted(found)
 
 
-def _some_blocks(blocks: np.ndarray, special: np.ndarray, most: int) -> np.ndarray:
+def _some_blocks(blocks: range, special: np.ndarray, most: int) -> range | np.ndarray:
     if len(blocks) <= most:
         return blocks
-    kept = np.unique(np.concatenate([blocks[:2], blocks[-2:], special[special < len(blocks)]]))
+    kept = np.unique(np.concatenate([(0, 1, len(blocks) - 2, len(blocks) - 1), special[special < len(blocks)]]))
     return np.union1d(kept, _even(blocks, max(2, most - len(kept))))

@@ -189,16 +189,18 @@ class DivergenceFigure(Drawing):
         if self._page is not None:
             name, block = self._page
             is_first = found.first is not None and (found.first.layer, found.first.block) == self._page
-            text = f"{'first: ' if is_first else ''}layer {wording.layer_number(name)}, block {block:,}"
+            kind = "block" if found.kernel_blocks_per_block.get(name, 1) == 1 else "kernel block"
+            text = f"{'first: ' if is_first else ''}layer {wording.layer_number(name)}, {kind} {block:,}"
             labels.append((_CELLS[0], fit(text, _CELLS[2] - _CELLS[0] - 12, 9, True), True))
         else:
             labels.append((_CELLS[0], "no page diverges" if found.first is None else "", True))
         high = (_PAGES[3] + 14) / HEIGHT
         self._titles.set([Label(x / WIDTH, high, text, 9 if bold else 8.5, self.theme.ink, "left", bold)
                           for x, text, bold in labels])
-        sampled = f" ({', '.join(found.sample)})" if found.sampled else ""
         headline = " · ".join(part for part in ("formula against the address map", title) if part)
-        subline = f"{percent(found.share)} % of the {found.checked:,} coordinates that were checked{sampled} diverge"
+        sample = ", ".join(found.sample)
+        of = (f"all coordinates diverge, estimated from {found.checked:,} ({sample})" if found.sampled else f"the {found.checked:,} coordinates that were checked diverge")
+        subline = f"{percent(found.share)} % of {of}"
         self.say(headline, subline, spelt)
         self.tell((f"Heatmap of the share of each page that diverges, {headline}", subline, spelt))
 

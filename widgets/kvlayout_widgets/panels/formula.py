@@ -191,8 +191,9 @@ class FormulaPanel(PictureTab):
 def divergence_html(found: Divergence) -> str:
     """Return the first divergence spelt out."""
     first, *rest = found.sentences()
-    kind = "good" if found.is_right else "bad" if found.checked else "note"
-    sign = "✓ " if found.is_right else "✗ " if found.checked else ""
+    is_wrong = found.first is not None
+    kind = "good" if found.is_right else "bad" if is_wrong else "note"
+    sign = "✓ " if found.is_right else "✗ " if is_wrong else ""
     return paragraph(f"{sign}{first}", kind) + "".join(paragraph(one, "line") for one in rest)
 
 
@@ -200,21 +201,23 @@ def victims_html(found: Divergence) -> str:
     """Return whose bytes are hit, largest first."""
     if not found.victims:
         return ""
-    rows = [tuple(map(escape, _victim(hit))) for hit in found.victims[:_SHOWN]]
+    rows = [tuple(map(escape, _victim(found, hit))) for hit in found.victims[:_SHOWN]]
     more = found.num_victims - len(rows)
-    return table(("group", "layer", "bytes hit", "the first of them", "at byte", "by"), rows,
+    hit = "bytes hit by the sample" if found.sampled else "bytes hit"
+    return table(("group", "layer", hit, "the first of them", "at byte", "by"), rows,
                  "Whose bytes are hit (one that several coordinates hit counts for each)") + (
         paragraph(f"and {more:,} more", "note") if more else "")
 
 
-def _victim(hit: Hit) -> tuple[str, ...]:
+def _victim(found: Divergence, hit: Hit) -> tuple[str, ...]:
     one, (layer, block, head, token, element) = hit.example, hit.by
-    by = f"{layer}, block {block:,}, head {head}, token {token}, element {element:,}"
+    by = f"{layer}, {found.block_words(layer, block)}, head {head}, token {token}, element {element:,}"
     if hit.layer is not None:
-        where = f"block {one.block:,}, head {one.head}, token {one.state}, {one.field}" if one else ""
+        at = found.block_words(one.layer, one.block) if one else ""
+        where = f"{at}, head {one.head}, token {one.state}, {one.field}" if one else ""
         return str(hit.group), hit.layer, f"{hit.bytes:,}", where, f"{hit.offset:,}", by
     where = "no byte of this group's layers" if one is None or one.layer is None else \
-        f"padding behind {one.layer}, block {one.block:,}"
+        f"padding behind {one.layer}, {found.block_words(one.layer, one.block)}"
     return str(hit.group), "nobody's", f"{hit.bytes:,}", where, f"{hit.offset:,}", by
 
 

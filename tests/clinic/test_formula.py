@@ -4,9 +4,13 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kvlayout as kv
 from kvlayout.clinic import CLASSICS, compare_formula, explain_address, formula_at, right_formula
+from kvlayout.clinic import formula as formulas
+from kvlayout.clinic.formula_sample import _stands_for
 from kvlayout.interior import Field, Interior
 from kvlayout.placement import get_kv_cache_config_from_groups
 
@@ -285,3 +289,76 @@ def test_a_sample_leaves_out_no_first_coordinate_of_the_first_page_that_diverges
     found = compare_formula(CLASSICS["nhd-as-hnd"].formula, plan.address_map)
     assert found.sample and (found.first.head, found.first.token, found.first.element) == (0, 1, 0)
     assert (found.expected, found.found) == (8_192, 512)
+
+
+@given(st.sets(st.integers(0, 60), min_size=1), st.integers(0, 40))
+def test_each_index_counts_for_the_nearest_that_are_kept(kept, more):
+    kept, extent = sorted(kept), max(kept) + 1 + more
+    expected = dict.fromkeys(kept, 0.0)
+    for index in range(extent):
+        below, above = [at for at in kept if at <= index], [at for at in kept if at >= index]
+        for at in (below[-1:] or above[:1])[0], (above[:1] or below[-1:])[0]:
+            expected[at] += 0.5
+    assert _stands_for(np.array(kept), range(extent)).tolist() == list(expected.values())
+
+
+def test_xpu_kernels_445_share_is_that_of_all_blocks():
+    spec = kv.MLAAttentionSpec(block_size=64, num_kv_heads=1, head_size=1_039_680 // 64, dtype="uint8")
+    found = compare_formula(CLASSICS["int32-bytes"].formula, cache(spec, num_blocks=2_100))
+    assert found.share == pytest.approx(34 / 2_100, rel=1e-12) and found.sampled
+    assert found.sentences()[0].startswith("1.6% of all coordinates diverge, estimated from the ")
+    assert found.leaves == (("layers.0", 2_066, True),)
+
+
+@pytest.mark.parametrize(("formula", "length"), [
+    (CLASSICS[slug].formula, CLASSICS[slug].length) for slug in CLASSICS] + [
+    ("layer_offset + int32(block * block_stride) + inner_offset", None), ("0", None),
+    ("layer_offset + block * 0", "page_bytes"),
+    ("block * block_stride + inner_offset + (element == 0)", None),
+    ("layer_offset + block * block_stride + inner_offset + (token == num_states - 1)", None)])
+@pytest.mark.parametrize("layout", ["LBNHC", "LBHNC", "BLNHC"])
+def test_a_samples_share_is_that_of_all_coordinates(formula, length, layout, monkeypatch):
+    padded = 4_000_000 if layout[0] == "B" else None  # so that blocks pass 2^31
+    spec = attention(num_kv_heads=2, block_size=4, head_size=4, page_size_padded=padded)
+    one = cache(spec, 3, 600, layout)
+    exact = compare_formula(formula, one, length=length, blocks=range(600))
+    monkeypatch.setattr(formulas, "BUDGET", 1_000)
+    monkeypatch.setattr(formulas, "_SPANS", 300)
+    found = compare_formula(formula, one, length=length)
+    assert not exact.sampled and found.checked <= exact.checked
+    assert found.share == pytest.approx(exact.share, abs=0.03)
+    assert (found.share == 0, found.share == 1) == (exact.share == 0, exact.share == 1)
+    assert found.leaves == exact.leaves
+
+
+def test_kvcached_330_says_from_which_block_on_the_allocation_is_left():
+    planes = cache(attention(num_kv_heads=4, block_size=528), 2, 2_699, kernel_block_sizes=[16])
+    found = compare_formula("block * manager_block_stride", planes, length="page_content_bytes")
+    assert found.leaves == (("layers.0", 5_398, True),)
+    text = " ".join(found.sentences())
+    assert "leaves the allocation at kernel block 5,398 (manager block 163, part 20 of 33)" in text
+    found = compare_formula(CLASSICS["kernel-id-manager-stride"].formula, planes)
+    assert found.leaves == (("layers.1", 2_699, True), ("layers.0", 5_398, True))
+    assert "First at layers.0, kernel block 1 (manager block 0, part 2 of 33), head 0" in " ".join(found.sentences())
+    assert compare_formula(right_formula(planes), planes).leaves == ()
+    assert compare_formula("size_bytes", planes).leaves == (("layers.0", 0, True),)
+
+
+@pytest.mark.parametrize("num_blocks", [3_000_000, 10**8, 10**11])
+def test_any_number_of_blocks_costs_the_same(num_blocks):
+    big = kv.make_plan(kv.Selection(model="meta-llama/Llama-3.3-70B-Instruct", num_blocks=num_blocks)).address_map
+    began = time.process_time()
+    found = compare_formula(CLASSICS["int32-bytes"].formula, big)
+    assert time.process_time() - began < 3 and found.blocks[-1] == num_blocks - 1
+    step = big.strides(0)[0]
+    assert found.first.block == 2**31 // step and found.share == pytest.approx(1 - 2**31 / step / num_blocks)
+    assert compare_formula("block", big, blocks=[num_blocks - 1], layers=0).checked
+
+
+def test_a_length_of_0_shows_nothing(packed):
+    for length in ("0", "block * 0"):
+        found = compare_formula(PAGE, packed, length=length)
+        assert not found.is_right and found.first is None and found.touches_nothing
+        assert "The length is 0 at all" in found.sentences()[0] and "Right" not in " ".join(found.sentences())
+    some = compare_formula(PAGE, packed, length="block")  # block 0 alone touches nothing
+    assert some.is_right and not some.touches_nothing

@@ -201,3 +201,28 @@ def test_the_window_of_cells_holds_the_first_that_diverges():
     row, column = drawing.first_cell
     assert row == 0 and column <= 300 < column + drawing.cells.shape[1] and drawing.cells[0, 300 - column] == 1
     assert drawing.coordinate_at(300, 1, 1) == Coordinate("a", 0, 1, 300)
+
+
+def test_choosing_again_clears_what_was_said_before():
+    shown, panel = opened()
+    shown.act(lambda: 1 / 0)
+    assert "ZeroDivisionError" in words(shown._status)
+    assert shown.choose(num_blocks=32) and words(shown._status) == ""
+    shown.act(lambda: 1 / 0)
+    assert not shown.choose(num_blocks=-1) and "num_blocks" in words(shown._status)
+
+
+def test_an_enormous_pool_is_drawn():
+    shown, panel = opened(num_blocks=10**10)
+    panel.classic.value = "int32-bytes"
+    assert panel.drawing is not None and "kvl-status-bad" not in shown._status.value
+    assert "estimated" in words(panel.text) and "bytes hit by the sample" in words(panel.text)
+    check_labels(panel.drawing.figure)
+
+
+def test_kernel_blocks_are_called_so_and_no_length_isnt_right():
+    shown, panel = opened(block_size=64, kernel_block_size=16)
+    panel.classic.value = "manager-id-kernel-stride"
+    assert "kernel block 1 (manager block 0, part 2 of 4)" in words(panel.text)
+    panel.formula.value, panel.length.value = "layer_offset + block * block_stride", "0"
+    assert "The length is 0 at all" in words(panel.text) and "✓ Right" not in words(panel.text)

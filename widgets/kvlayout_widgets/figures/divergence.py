@@ -199,7 +199,8 @@ class DivergenceFigure(Drawing):
                           for x, text, bold in labels])
         headline = " · ".join(part for part in ("formula against the address map", title) if part)
         sample = ", ".join(found.sample)
-        of = (f"all coordinates diverge, estimated from {found.checked:,} ({sample})" if found.sampled else f"the {found.checked:,} coordinates that were checked diverge")
+        of = (f"all coordinates diverge, estimated from {found.checked:,} ({sample})" if found.sampled else
+              f"the {found.checked:,} coordinates that were checked diverge")
         subline = f"{percent(found.share)} % of {of}"
         self.say(headline, subline, spelt)
         self.tell((f"Heatmap of the share of each page that diverges, {headline}", subline, spelt))

@@ -39,6 +39,7 @@ def _read(one: PastedTensor, itemsize: int | None) -> dict:
         found = read_descriptor(one.dims, one.byte_strides, size)
         readings, sentences = found.readings, found.sentences()
     else:
+        one.check_strides()
         readings = find_readings(one.shape, one.strides, size)
         sentences = describe_readings(readings)
     return {"pasted": one.sentence, "readings": [asdict(reading) for reading in readings], "sentences": sentences}

@@ -15,6 +15,7 @@ from kvlayout.errors import LayoutError, check_int
 
 _MOST = 2**63 - 1
 _CURE = "Give them as the descriptor does, inner first"
+_ITEM_SIZES = (1, 2, 4, 8)  # bytes
 _STRIDE_RULE = 16  # bytes: cuTensorMapEncodeTiled takes only multiples, but of the innermost axis
 LIMITS = {"2^31 bytes": (31, False), "2^31 elements": (31, True), "2^32 bytes": (32, False),
           "2^32 elements": (32, True)}
@@ -65,19 +66,26 @@ class DescriptorReading:
         return [*text, *(reading.sentence for reading in self.readings), *self.notes]
 
 
-def read_descriptor(dims, byte_strides, itemsize: int | str) -> DescriptorReading:
+def read_descriptor(dims, byte_strides, itemsize: int | str | None = None) -> DescriptorReading:
     """Return what a TMA descriptor says.
 
     ``dims``: elements, inner first. ``byte_strides``: one for each, or one fewer, without the innermost, as
-    cuTensorMapEncodeTiled takes them. ``itemsize``: bytes of one element, or its type's name.
+    cuTensorMapEncodeTiled takes them. ``itemsize``: bytes of one element, or its type's name; None takes what the
+    innermost axis steps, and raises LayoutError where the strides leave that out or it can't be an element.
     """
     dims = numbers_in("dims", dims, 1, 1, _CURE)
-    itemsize = dtype_size_bytes(itemsize) if isinstance(itemsize, str) else check_int("itemsize", itemsize, minimum=1)
     strides = numbers_in("byte_strides", byte_strides, 0, 0, _CURE)
+    if len(strides) not in (len(dims), len(dims) - 1):
+        raise LayoutError("byte_strides", strides, f"must be one for each of the {len(dims)} dims, or one fewer")
+    if itemsize is None:
+        if len(strides) != len(dims) or strides[0] not in _ITEM_SIZES:
+            raise LayoutError("itemsize", None, "isn't told by the strides: the innermost axis steps "
+                              + (f"{strides[0]:,} bytes" if len(strides) == len(dims) else "what they leave out"),
+                              "Give the bytes of one element: --itemsize, or Item size")
+        itemsize = strides[0]
+    itemsize = dtype_size_bytes(itemsize) if isinstance(itemsize, str) else check_int("itemsize", itemsize, minimum=1)
     if len(strides) == len(dims) - 1:
         strides = (itemsize, *strides)
-    if len(strides) != len(dims):
-        raise LayoutError("byte_strides", strides, f"must be one for each of the {len(dims)} dims, or one fewer")
     walked = [axis for axis, count in enumerate(dims) if count > 1 and axis > 0]
     block_axis = max(walked, key=lambda axis: strides[axis], default=None)
     page = itemsize * math.prod(count for axis, count in enumerate(dims) if axis != block_axis)

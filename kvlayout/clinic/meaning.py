@@ -8,6 +8,7 @@ from kvlayout.address import AddressMap, Owner, Padding
 from kvlayout.as_typed import whole_number
 from kvlayout.clinic.block_bytes import kernel_ratio
 from kvlayout.clinic.boundaries import Boundary, Neighbours, boundaries, neighbours
+from kvlayout.clinic.wording import plural
 from kvlayout.clinic.wraps import Beyond, Wrap, beyond, wraps_to
 from kvlayout.errors import LayoutError, check_int, check_type
 
@@ -52,17 +53,18 @@ class Meaning:
                 *self._neighbours(), *self._mistakes()]
 
     def _where(self) -> str:
-        asked = f" (0x{self.address:x} from base 0x{self.base:x})" if self.base else ""
+        asked = f" ({self.address:#x} from base {self.base:#x})" if self.base else ""
         if self.where == "before the base":
-            return f"Byte {self.offset:,}{asked} lies {-self.offset:,} bytes before the base of the allocation."
+            return (f"Byte {self.offset:,}{asked} lies {plural(-self.offset, 'byte')} before the base of the "
+                    "allocation.")
         if self.where == "past the end" and not self.base and self.offset >= _POINTER:
             return (f"0x{self.address:x} looks like a pointer; give the base, the address that the allocation begins "
-                    f"at (data_ptr() of its buffer). As an offset it is {self.offset - self.size_bytes:,} bytes past "
-                    "the end.")
+                    f"at (data_ptr() of its buffer). As an offset it is "
+                    f"{plural(self.offset - self.size_bytes, 'byte')} past the end.")
         if self.where == "past the end":
-            return (f"Byte {self.offset:,}{asked} lies {self.offset - self.size_bytes:,} bytes past the end: the "
-                    f"allocation has {self.size_bytes:,} bytes.")
-        return f"Byte {self.offset:,}{asked} lies inside the allocation of {self.size_bytes:,} bytes."
+            return (f"Byte {self.offset:,}{asked} lies {plural(self.offset - self.size_bytes, 'byte')} past the end: "
+                    f"the allocation has {plural(self.size_bytes, 'byte')}.")
+        return f"Byte {self.offset:,}{asked} lies inside the allocation of {plural(self.size_bytes, 'byte')}."
 
     def block_words(self, group: int, block: int) -> str:
         """Return a block of a group in words: with its manager block where that is split into kernel blocks."""
@@ -88,7 +90,7 @@ class Meaning:
     def _nearest(self) -> list[str]:
         text = []
         for one in self.nearest:
-            sides = [f"{distance:,} bytes {word}{f', {side} it ' + self._name(owner) if owner else ''}"
+            sides = [f"{plural(distance, 'byte')} {word}{f', {side} it ' + self._name(owner) if owner else ''}"
                      for distance, word, side, owner in ((one.below, "after its start", "before", one.before),
                                                          (one.above, "before its end", "behind", one.after))]
             text.append(f"Nearest {one.axis} boundary, group {one.group}: {'; '.join(sides)}.")
@@ -99,7 +101,7 @@ class Meaning:
         for one in self.neighbours:
             if one.group in owned:
                 continue
-            sides = [f"{abs(self.offset - at):,} bytes {word} {self._name(owner)}"
+            sides = [f"{plural(abs(self.offset - at), 'byte')} {word} {self._name(owner)}"
                      for at, word, owner in ((one.below_offset, "above", one.below),
                                              (one.above_offset, "below", one.above)) if owner]
             if sides:

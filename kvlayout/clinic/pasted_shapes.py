@@ -20,6 +20,9 @@ _WORDS = re.compile(
     r"|(?P<dims>\bglobal_?dims?|\bdims?\b|inner first)"
     r"|(?P<ignored>box_?dims?|element_?strides?|block_shape|\boffsets?\b|traversal)"
     r"|(?P<shape>per_layer_kv_cache_shape|shapes?|(?<!torch\.)\bsizes?\b)", re.IGNORECASE)
+# Directly behind a shape; a call such as stride(0) is no list.
+_ODD_STRIDES = re.compile(r"[^\[({\w]{0,20}(?:with\s{1,3})?strides?[^\[({\w]{0,12}"
+                          r"([\[({][^\[\](){}]{0,200},[^\[\](){}]{0,200}[\])}])", re.IGNORECASE)
 # "layers.0": ((...  and  layers.0: shape (...
 _NAME = re.compile(r"[\"']([^\"'\s]{1,120})[\"']\s*+[:=]\s*+[^\"':=]{0,40}$"
                    r"|([A-Za-z_]\w{0,40}\.[\w.]{1,80}):\s*+(?:shape[ =:]{0,3})?[\[({\s]*+$")
@@ -48,6 +51,7 @@ class PastedTensor:
             ``dims`` and ``byte_strides`` are then as pasted, inner axis first, and shape and strides stay empty)
         storage_offset: elements; ``required_bytes``, ``storage_bytes``: of torch's bounds check
         dims, byte_strides: of a TMA descriptor
+        unread_strides: what stands where the strides belong and is no list of 2 to 8 numbers of at least 0, or ""
     """
 
     shape: tuple[int, ...] = ()
@@ -61,6 +65,16 @@ class PastedTensor:
     storage_bytes: int | None = None
     dims: tuple[int, ...] = ()
     byte_strides: tuple[int, ...] = ()
+    unread_strides: str = ""
+
+    def check_strides(self) -> None:
+        """Raise LayoutError where the text gives strides that can't be this shape's."""
+        if self.unread_strides:
+            raise LayoutError("strides", self.unread_strides, "must be whole numbers of at least 0",
+                              f"Write {len(self.shape)} of them, or leave them out")
+        if self.strides is not None and len(self.strides) != len(self.shape):
+            raise LayoutError("strides", self.strides, f"have {len(self.strides)} entries, the shape "
+                              f"{len(self.shape)}", "Write one for each axis, or leave them out")
 
     @property
     def sentence(self) -> str:
@@ -94,24 +108,33 @@ def parse_shapes(text: str) -> list[PastedTensor]:
         behind_end = lists[index + 1].start() if index + 1 < len(lists) else len(text)
         behind = text[one.end():min(behind_end, one.end() + _AFTER)]
         kind, last_end = _kind(before, open_for, numbers, found), one.end()
+        if kind == "strides" and open_for == "byte_strides":
+            kind = "byte_strides"  # a descriptor has no others
         if kind == "shape":
             found.append(_opened(before, numbers))
             open_for = "strides"
-            if early_strides is not None and len(early_strides) == len(numbers):
-                found[-1], open_for = replace(found[-1], strides=early_strides), None
+            if early_strides is not None:
+                found[-1], open_for = _with_strides(found[-1], early_strides)
             early_strides = None
         elif kind == "dims":
             found.append(PastedTensor(dims=numbers, kind="descriptor"))
             open_for = "byte_strides"
-        elif kind == "strides" and open_for == "strides" and len(numbers) == len(found[-1].shape):
-            found[-1], open_for = replace(found[-1], strides=numbers), None
+        elif kind == "strides" and open_for == "strides":
+            found[-1], open_for = _with_strides(found[-1], numbers)
         elif kind == "byte_strides" and open_for == "byte_strides":
             found[-1], open_for = replace(found[-1], byte_strides=numbers), None
         else:
             early_strides = numbers if kind == "strides" else early_strides  # they may come before their shape
             continue
         found[-1] = _told(found[-1], before, behind)
-    return [one for one in found if one.kind != "descriptor" or one.byte_strides]
+    whole = [one for one in found if one.kind != "descriptor" or one.byte_strides]
+    return whole or found
+
+
+def _with_strides(tensor: PastedTensor, strides: tuple[int, ...]) -> tuple[PastedTensor, str | None]:
+    """Return the tensor with strides, and "strides" where these can't be its own and better ones may follow."""
+    return replace(tensor, strides=strides, unread_strides=""), (
+        None if len(strides) == len(tensor.shape) else "strides")
 
 
 def _kind(before: str, open_for: str | None, numbers: tuple[int, ...], found: list[PastedTensor]) -> str:
@@ -141,6 +164,9 @@ def _told(tensor: PastedTensor, before: str, behind: str) -> PastedTensor:
         name = _SHORT.get(dtype[1], dtype[1])
         tensor = replace(tensor, dtype=name, itemsize=ITEM_SIZE_BYTES[name])
     told = _SPACE.sub(" ", line)
+    odd = _ODD_STRIDES.match(behind) if tensor.kind != "descriptor" and tensor.strides is None else None
+    if odd and _LIST.fullmatch(odd[1]) is None:
+        tensor = replace(tensor, unread_strides=odd[1])
     for field, pattern in _NUMBERS.items():
         number = pattern.search(told)
         if number and getattr(tensor, field) is None and int(number[1]) <= _MOST:

@@ -9,6 +9,7 @@ import numpy as np
 from kvlayout.address import AddressMap
 from kvlayout.arrays import integers
 from kvlayout.clinic.block_bytes import block_runs, kernel_ids, kernel_ratio
+from kvlayout.clinic.wording import plural
 from kvlayout.errors import LayoutError, check_int, check_type
 from kvlayout.slot_mapping import NULL_BLOCK
 from kvlayout.spec import AttentionSpec
@@ -45,18 +46,24 @@ class Touched:
 
     def sentences(self) -> list[str]:
         """Return the counts as plain text."""
+        return [self._counts(), *self._null_blocks()]
+
+    def _counts(self) -> str:
         if not self.bytes:
-            return ["Nothing is touched."]
+            return "Nothing is touched."
         size = f"{self.shortest_run:,}" if self.shortest_run == self.longest_run else (
             f"{self.shortest_run:,} to {self.longest_run:,}")
-        text = [f"{self.bytes:,} bytes of {self.blocks:,} blocks in {self.num_runs:,} runs of {size} bytes: "
-                f"{self.sectors:,} sectors of 32 bytes ({self.sector_share:.0%} of their bytes are wanted), "
-                f"{self.lines:,} lines of 128 bytes, {self.pages:,} pages of 2 MiB."]
-        if self.null_blocks:
-            text.append(f"{self.null_blocks:,} of the block table's entries "
-                        f"{'is' if self.null_blocks == 1 else 'are'} block 0, the null block: what holds no token "
-                        "isn't counted.")
-        return text
+        unit = "byte" if self.longest_run == 1 else "bytes"
+        return (f"{plural(self.bytes, 'byte')} of {plural(self.blocks, 'block')} in {plural(self.num_runs, 'run')} "
+                f"of {size} {unit}: {plural(self.sectors, 'sector')} of 32 bytes ({self.sector_share:.0%} of their "
+                f"bytes are wanted), {plural(self.lines, 'line')} of 128 bytes, {plural(self.pages, 'page')} of 2 "
+                "MiB.")
+
+    def _null_blocks(self) -> list[str]:
+        if not self.null_blocks:
+            return []
+        return [f"{self.null_blocks:,} of the block table's entries {'is' if self.null_blocks == 1 else 'are'} block "
+                "0, the null block: what holds no token isn't counted."]
 
 
 def touched(address_map: AddressMap, block_table, num_tokens: int | None = None, layers=None, *,

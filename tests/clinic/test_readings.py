@@ -263,7 +263,7 @@ def test_what_is_no_shape_is_one_clear_error(shape):
     lambda: find_readings((1, 2, 3), None, 1.5), lambda: parse_shapes(None), lambda: parse_shapes(b"(1,2,3)"),
     lambda: parse_shapes("(9999999999999999999, 1, 1)"),
     lambda: read_descriptor((1, 2, 3), (1,), 2), lambda: read_descriptor((1, 2, 3), None, 2),
-    lambda: read_descriptor((1, 2, 3), (1, 2, 3), None), lambda: read_descriptor((1, 2, 3), (1, 2, 3), "x"),
+    lambda: read_descriptor((1, 2, 3), (2, 3), None), lambda: read_descriptor((1, 2, 3), (1, 2, 3), "x"),
     lambda: find_readings((1_591, 16, 4, 128))[0].locate(-1),
     lambda: find_readings((1_591, 16, 4, 128))[0].locate(1_591 * 16),
     lambda: find_readings((1_591, 16, 4, 128))[0].locate(0, head=4),

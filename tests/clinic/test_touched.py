@@ -129,3 +129,9 @@ def test_bad_input_is_one_clear_error(arguments):
         touched(qwen("LBNHC"), *arguments)
     with pytest.raises(LayoutError):
         touched(qwen("LBNHC"), [1], group=3)
+
+
+def test_a_table_of_null_blocks_alone_is_told():
+    assert touched(qwen("BLHNC"), [0, 0, 0]).sentences() == [
+        "Nothing is touched.", "3 of the block table's entries are block 0, the null block: what holds no token "
+        "isn't counted."]

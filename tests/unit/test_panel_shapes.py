@@ -93,7 +93,7 @@ def test_kvcached_321_a_tma_descriptor():
 
 def test_a_descriptor_without_the_inner_stride_asks_for_the_item_size():
     text = "globalDim (128,64,8,100,1) globalStrides (256,32768,262144,0)"
-    assert "✗ item size=None: isn't in the text" in said(read(text))
+    assert "✗ itemsize=None: isn't told by the strides" in said(read(text))
     panel = read(text, itemsize="2")
     assert "100 blocks of a page of 131,072 bytes" in said(panel) and "below 2^31 bytes" in said(panel)
     assert "must be multiples of 16" in said(read("dims (92, 16, 100) byte strides (2, 184, 2944)"))
@@ -195,3 +195,20 @@ def test_fuzzed_text_is_never_an_error(one_explorer, text):
     panel.pasted.value = text
     assert panel.text.value or panel.complaint.value
     assert "kvl-status-bad" not in shown._status.value
+
+
+@pytest.mark.parametrize(("strides", "reason"), [
+    ("stride (1,2)", "have 2 entries, the shape 4"), ("strides=[32768, 256]", "have 2 entries, the shape 4"),
+    ("stride (-1,2,3,4)", "must be whole numbers of at least 0"),
+    ("stride (1.5, 2, 3, 4)", "must be whole numbers of at least 0"),
+    ("with strides (1, 2, 3, 4, 5, 6, 7, 8, 9)", "must be whole numbers of at least 0")])
+def test_strides_that_cannot_be_used_are_refused(strides, reason):
+    assert reason in said(read(f"(64, 8, 16, 256) {strides}"))
+
+
+def test_a_call_of_stride_is_no_list_of_strides():
+    assert "One reading fits" in said(read("(64, 8, 16, 256), stride(0)=32768"))
+
+
+def test_a_descriptors_plain_strides_are_bytes():
+    assert "63 layers" in said(read("dims=(128, 64, 1, 49408, 1) strides=(2, 256, 256, 2064384, 0)"))

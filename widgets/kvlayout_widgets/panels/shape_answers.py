@@ -27,6 +27,7 @@ def pasted_html(one: PastedTensor, names: list[str], views: list[OwnView], items
         size = one.itemsize if one.itemsize is not None else itemsize
         if one.kind == "descriptor":
             return head + _descriptor_html(one, views, size, slot)
+        one.check_strides()
         readings = find_readings(one.shape, one.strides, size)
         return (head + _verdict(readings) + _readings_table(readings, views, slot)
                 + _match_html(one, next(filter(None, names), ""), views, size))
@@ -133,10 +134,6 @@ def _match_html(one: PastedTensor, name: str, views: list[OwnView], itemsize: in
 
 
 def _descriptor_html(one: PastedTensor, views: list[OwnView], itemsize: int | None, slot: int | None) -> str:
-    if itemsize is None and len(one.byte_strides) == len(one.dims):
-        itemsize = one.byte_strides[0]  # what the innermost axis steps
-    if itemsize is None:
-        raise LayoutError("item size", None, "isn't in the text", "Type the bytes of one element")
     found = read_descriptor(one.dims, one.byte_strides, itemsize)
     readings = list(found.readings)
     passed = sum(block is not None for block in found.first_blocks.values())

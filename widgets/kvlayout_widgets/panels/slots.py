@@ -133,4 +133,6 @@ class SlotsPanel(Tab):
         reveal((self.tokens,), bool(table))
         if not table:
             return paragraph(_NO_TABLE, "note")
+        if self.group.value is None:
+            return paragraph("This cache has no group, so no block table.", "warn")
         return touched_html(self.state, table, whole("tokens", self.tokens.value, "40"), self.group.value)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from kvlayout.capture.messages import Message
 
@@ -54,18 +56,23 @@ _PATTERNS = {
 _LONGEST_NUMBER = 40  # digits; Python refuses to read very long ones
 _FACT = re.compile("|".join(f"(?P<_{kind}>{re.sub(r'[(][?]P<(?!_)', f'(?P<{kind}__', pattern)})"
                             for kind, pattern in _PATTERNS.items()))
+# What stands in every match, and how many characters before it one may begin: found by str.find, so that only the
+# few places where a fact may be are matched at all.
+_ANCHORS = {
+    "KVcachesize:": 5, "Maximumconcurrencyfor": 0, "AvailableKVcachememory:": 0, "GiBKVcacheisneeded": 60,
+    "Settingattentionblocksizeto": 0, "Paddingmambapagesizeby": 0, "Overridingnum_gpu_blocks=": 0, "GPUblocks:": 1,
+    "KVcachelayout": 10, "settingKVcachelayoutto": 81, "VLLM_KV_CACHE_LAYOUT": 0, "RegisteringKV": 0,
+    "setStorage:sizes": 0, "outofboundsforstorageofsize": 0,
+}
 _REPR = re.compile(r"KVCache\w{1,80}\(|Spec\w{0,80}\(")
-_SPACE = re.compile(r"\s+")
 
 
 def find_facts(message: Message) -> list[Fact]:
     """Return the facts of one message, in its order."""
-    squashed = [_SPACE.sub("", body) for _, body in message.lines]
-    starts = [0]
-    for body in squashed:
-        starts.append(starts[-1] + len(body))
+    squashed = ["".join(body.split()) for _, body in message.lines]
+    starts = [0, *accumulate(map(len, squashed))]
     facts = []
-    for found in _FACT.finditer("".join(squashed)):
+    for found in _matches("".join(squashed)):
         number, text = message.lines[max(0, bisect_right(starts, found.start(), hi=len(squashed)) - 1)]
         kind = found.lastgroup.partition("__")[0].removeprefix("_")
         values = {name.partition("__")[2]: _value(value) for name, value in found.groupdict().items()
@@ -76,7 +83,24 @@ def find_facts(message: Message) -> list[Fact]:
 
 def is_only_facts(body: str) -> bool:
     """Whether a line states facts and holds no part of a repr: amid one, it is another message's."""
-    return _FACT.search(_SPACE.sub("", body)) is not None and _REPR.search(body) is None
+    return next(_matches("".join(body.split())), None) is not None and _REPR.search(body) is None
+
+
+def _matches(squashed: str) -> Iterator[re.Match]:
+    """Yield the facts' matches in text without whitespace, none over another."""
+    places = []
+    for anchor, before in _ANCHORS.items():
+        at = squashed.find(anchor)
+        while at >= 0:
+            places.append((at - before, at))
+            at = squashed.find(anchor, at + 1)
+    end = 0
+    for first, last in sorted(places):
+        for start in range(max(first, end), last + 1):
+            if (found := _FACT.match(squashed, start)) is not None:
+                end = found.end()
+                yield found
+                break
 
 
 def _value(text: str) -> object:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_right
 from dataclasses import dataclass, field
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[[0-9;]{1,5}m(?=[(\w])")
@@ -19,8 +18,8 @@ _CONTAINER = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)
 _PROCESS = r"\((?P<process>[\w ]*?\s?pid=\d+(?:,\s*ip=[\d.a-f:]+)?)\)|\[(?P<rank>rank ?\d+)\]:"
 _TIME = r"\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?"
 _ORIGIN = rf"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+(?P<origin>{_TIME}(?:\s*\[?[\w./-]+:\d+\])?)"
-_COMPOSE = r"[\w.-]+\s+\|(?=\s)"
-_PREFIX = re.compile(rf"\s*(?:{_CONTAINER}|{_PROCESS}|{_ORIGIN}|{_COMPOSE})\s*")
+_COMPOSE = r"[\w.-]++\s++\|(?=\s)"
+_PREFIX = re.compile(rf"\s*+(?:{_CONTAINER}|{_PROCESS}|{_ORIGIN}|{_COMPOSE})\s*")
 _CLEANED = str.maketrans({"`": "", "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\xa0": " ",
                           "\ufeff": "", "\u200b": "", "\u2026": "..."})
 
@@ -47,10 +46,6 @@ class Message:
             at += len(body)
         return starts
 
-    def line_of(self, position: int) -> int:
-        """Return the number, from 1, of the pasted line that holds ``text[position]``."""
-        return self.lines[max(0, bisect_right(self.line_starts, position) - 1)][0]
-
 
 def split_messages(text: str) -> list[Message]:
     """Return the messages of ``text`` in the order in which they begin; lines of several processes are sorted apart.
@@ -59,6 +54,7 @@ def split_messages(text: str) -> list[Message]:
     """
     if "&lt;" in text or "&gt;" in text or "&#" in text:
         text = html.unescape(_HUGE_ENTITY.sub("", text))
+    text = _ANSI.sub("", text)
     messages: list[Message] = []
     current: dict[str | None, Message] = {}
     last = None
@@ -77,8 +73,8 @@ def split_messages(text: str) -> list[Message]:
 
 def _take_prefix(line: str) -> tuple[str | None, str | None, str]:
     """Return (process or None, origin or None, what the line says)."""
-    line = _ANSI.sub("", line).translate(_CLEANED)
-    quote = _QUOTE.match(line)
+    line = line.translate(_CLEANED).strip()
+    quote = _QUOTE.match(line) if line.startswith(">") else None
     position, process, origin = quote.end() if quote else 0, None, None
     while found := _PREFIX.match(line, position):
         process = found["process"] or found["rank"] or process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from kvlayout.capture.fitting import fitting_layouts, place_alike
@@ -17,9 +18,11 @@ from kvlayout.spec import KVCacheSpec
 from kvlayout.spec_io import SPEC_TYPES
 
 _KNOWN = {"KVCacheConfig", "KVCacheTensor", "KVCacheGroupSpec", *SPEC_TYPES}
-# A name is looked for where a run of its characters begins, and is taken whole, so that no text takes long.
-_CALL = re.compile(r"(?:(?P<quote>['\"])(?P<key>[^'\"]+)(?P=quote)\s*:\s*)?"
-                   r"(?<![\w.])[\d.]*+(?P<name>[^\W\d][\w.]*+)\(")
+MOST_TEXT = 100_000_000  # characters
+_ENDS = ("KVCacheConfig(", "KVCacheTensor(", "Spec(", "Specs(")  # how a name that matters ends
+_NAME = re.compile(r"[\d.]*+(?P<name>[^\W\d][\w.]*+)\(")
+_KEY = re.compile(r"(['\"])([^'\"]+)\1\s*+:\s*+$")
+_LONGEST_NAME, _LONGEST_KEY = 400, 300
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,9 @@ def read(text: str) -> Pasted:
     """Return everything that ``text`` says of KV caches. Raises LayoutError only for what is no text."""
     if not isinstance(text, str):
         raise LayoutError("text", text, "must be text, as pasted from a log")
+    if len(text) > MOST_TEXT:
+        raise LayoutError("text", f"{len(text):,} characters", f"is longer than the {MOST_TEXT:,} that are read",
+                          "Give the lines around KVCacheConfig, or those that state numbers")
     reader, facts, notes = Reader(), [], []
     for message in split_messages(text):
         facts += find_facts(message)
@@ -95,20 +101,26 @@ def read(text: str) -> Pasted:
 
 
 def _read_message(message: Message, reader: Reader, notes: list[str]) -> None:
+    if len(message.lines) == 1 and not any(end in message.lines[0][1] for end in _ENDS):
+        return  # most lines of a log
     kept = [line for line in message.lines if not is_only_facts(line[1])]
     message = Message(message.process, message.origin, kept)
     text, starts = message.text, message.line_starts
     position = 0
-    while (found := _CALL.search(text, position)) is not None:
-        start = _start_of_name(text, found, starts)
-        if start is None:
-            position = found.end()
+    for end in _ends_of_names(text):
+        if end <= position:
             continue
+        first = _run_start(text, end, position)
+        found = _NAME.match(text, first)
+        start = None if found is None or found.end() != end + 1 else _start_of_name(text, found, starts)
+        if start is None:
+            continue
+        key = _KEY.search(text, max(position, first - _LONGEST_KEY), first)
         parser = TreeParser(text, start)
         call = parser.parse()
         position = max(parser.end, start + 1)
         if isinstance(call, Call) and _is_ours(call):
-            call.key = found["key"]
+            call.key = None if key is None else key[2]
             before = len(reader.problems)
             if parser.cut is not None:
                 at, why = parser.cut
@@ -116,14 +128,33 @@ def _read_message(message: Message, reader: Reader, notes: list[str]) -> None:
                                                    "Paste the whole repr"))
                 position = max(at, start + 1)
             reader.read(call)
-            line = message.line_of(start)
+            line = message.lines[max(0, bisect_right(starts, start) - 1)][0]
             notes += [f"Line {line}: {problem}" for problem in reader.problems[before:]]
+
+
+def _ends_of_names(text: str) -> list[int]:
+    """Return where the bracket behind each name stands that may be a class' of ours."""
+    found = set()
+    for end in _ENDS:
+        at = text.find(end)
+        while at >= 0:
+            found.add(at + len(end) - 1)
+            at = text.find(end, at + 1)
+    return sorted(found)
+
+
+def _run_start(text: str, end: int, least: int) -> int:
+    """Return where the run of a name's characters begins that ends before ``end``."""
+    at, least = end, max(least, end - _LONGEST_NAME)
+    while at > least and (text[at - 1].isalnum() or text[at - 1] in "._"):
+        at -= 1
+    return at
 
 
 def _start_of_name(text: str, found: re.Match, line_starts: list[int]) -> int | None:
     """Return where a known class' name begins; words of the line before may have been joined to it."""
     first, end = found.span("name")
-    candidates = [first, *(at for at in line_starts if first < at < end)]
+    candidates = [first, *line_starts[bisect_right(line_starts, first):bisect_left(line_starts, end)]]
     dotted = [at for at in candidates if text[at:end].rpartition(".")[2] in _KNOWN]
     if dotted:
         return dotted[0]

@@ -1,6 +1,7 @@
 """Pasted text: what vLLM printed comes back whatever a log and a mail did to it; what is missing is said."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -202,3 +203,17 @@ def test_another_message_within_a_cut_one_is_no_part_of_it():
 def test_html_and_typographic_quotes():
     text = HYBRID.replace("<", "&lt;").replace(">", "&gt;").replace("'", "\u2019")
     assert config_to_dict(parse(text)) == REAL["hybrid"]["config"]
+
+
+@pytest.mark.parametrize("around", ["x" * 2_000_000, " " * 2_000_000 + "\n", "y (z) " * 300_000 + "\n",
+                                    "(Worker pid=1) INFO 03-07 08:18:10 [a.py:1] served b(2)\n" * 20_000])
+def test_a_config_amid_megabytes_is_found_at_once(around):
+    config = parse(HYBRID)
+    begun = time.process_time()
+    assert read(f"{around} {HYBRID}\n{around}").configs == (config,)
+    assert time.process_time() - begun < 3
+
+
+def test_a_longer_text_than_is_read_is_refused_at_once():
+    with pytest.raises(kv.LayoutError, match="is longer than the 100,000,000 that are read"):
+        read("x" * 100_000_001)

@@ -209,3 +209,18 @@ def test_a_layout_that_vllm_refuses_is_marked():
     assert panel.text.value.count("not for vLLM here: is not supported by FLEX_ATTENTION") == 5
     _, panel = opened(backend="FLASH_ATTN")
     assert "not for vLLM" not in panel.text.value
+
+
+def test_a_head_shard_where_slots_are_no_heads():
+    shown, panel = opened(backend="ROCM_ATTN")
+    panel.what.value = "one head shard"
+    assert "2 head slots that aren" in refused(shown, panel)
+    shown, panel = opened(backend="FLASHINFER", kv_cache_dtype="nvfp4")
+    panel.what.value = "one head shard"
+    assert refused(shown, panel) == "" and panel.by_layout[shown.plan.layout.name].total_bytes == 28 * 8 * 16 * 72
+
+
+def test_a_block_table_with_its_brackets_is_a_request():
+    _, panel = opened()
+    panel.what.value, panel.placed.value, panel.ids.value = "one request", "in these blocks", "[0, 7, 9]"
+    assert "Blocks 0, 7 and 9 of 28 layers" in panel.drawing.headline

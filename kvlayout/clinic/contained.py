@@ -12,6 +12,7 @@ import numpy as np
 
 from kvlayout.address import AddressMap
 from kvlayout.clinic.bounds import SharedBytes, block_set, tensor_overlaps
+from kvlayout.clinic.interleaved import meets_itself
 from kvlayout.errors import check_type
 from kvlayout.finding import Finding
 from kvlayout.region import Region
@@ -220,8 +221,11 @@ def lint_sharing(address_map: AddressMap) -> list[Finding]:
             (legal if shared.is_legal else illegal).append(shared)
     if illegal:
         found.append(_illegal(address_map, illegal[0], len(illegal)))
+    is_undecided = False
     for region in address_map.regions:
-        if not region.addresses.is_empty and not region.addresses.is_nested:
+        met = meets_itself(region.addresses)
+        is_undecided |= met is None
+        if met:
             found.append(_self_overlap(region))
     answer = containment(address_map)
     groups = {index: region.group for index, region in
@@ -237,8 +241,8 @@ def lint_sharing(address_map: AddressMap) -> list[Finding]:
             {"offset": crossing.offset, "other_layer": crossing.other_layer, "other_block": crossing.other_block},
             {"layer": crossing.layer, "block": crossing.block},
             "Give all groups one block stride and one region of bytes a block id"))
-    if answer.is_contained is None or unknown:
-        found.append(Finding("sharing-unproven", "note", "Whether different blocks share bytes is not decided: too "
+    if answer.is_contained is None or unknown or is_undecided:
+        found.append(Finding("sharing-unproven", "note", "Whether different pages share bytes is not decided: too "
                              "many pieces to compare.", {"pairs": unknown}, None, "Lint fewer blocks"))
     if legal and answer.is_contained:
         overlaid = sorted({groups[index] for one in legal for index in (one.first, one.second)})

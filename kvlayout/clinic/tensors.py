@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvlayout.clinic.alignment import Alignment, alignment_note, misaligned, power_of_two, residues, singleton_finding
+from kvlayout.clinic.interleaved import meets_itself
 from kvlayout.clinic.limits import limit_rows, lint_limits
 from kvlayout.errors import LayoutError, check_int
 from kvlayout.finding import Finding
@@ -77,8 +78,13 @@ def lint_tensors(tensors: Mapping[str, object]) -> list[Finding]:
             continue
         if view.addresses.end > view.storage_bytes:
             found.append(_outside(view))
-        if not view.addresses.is_nested:
+        met = meets_itself(view.addresses)
+        if met:
             found.append(_self_overlap(view))
+        elif met is None:
+            found.append(Finding("sharing-unproven", "note", f"Whether coordinates of {view.layer} share bytes is "
+                                 "not decided: too many pieces to compare.", {"strides": list(view.strides)},
+                                 {"layer": view.layer}))
     found += _shared(views)
     for layers, view in _alike(views):
         if not view.shape or 0 in view.shape:

@@ -12,6 +12,7 @@ from kvlayout.clinic.bounds import block_span
 from kvlayout.clinic.limits import unwrapped, wrapped
 from kvlayout.clinic.linting import lint
 from kvlayout.clinic.ranks import compare_ranks, count_dependent
+from kvlayout.spec_io import spec_from_dict
 
 LAYERS = [f"model.layers.{i}.self_attn.attn" for i in range(4)]
 
@@ -216,3 +217,11 @@ def test_huge_and_empty_tensors_are_findings_at_once(fields):
     found = lint(with_tensor(tiny(), **fields))
     assert time.process_time() - start < 2
     assert errors(found) or fields == {"size": 2**90}
+
+
+def test_a_padded_page_below_its_content_is_refused_whatever_the_alignment():
+    spec = {"type": "MLAAttentionSpec", "block_size": 64, "num_kv_heads": 1, "head_size": 584, "dtype": "uint8",
+            "alignment": 576}
+    assert spec_from_dict(spec | {"page_size_padded": 37_440}).page_size_bytes == 37_440
+    with pytest.raises(kv.LayoutError, match="page_size_padded"):
+        spec_from_dict(spec | {"page_size_padded": 100})

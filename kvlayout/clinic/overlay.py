@@ -10,9 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvlayout.address import AddressMap
+from kvlayout.clinic.bounds import block_set
+from kvlayout.clinic.contained import containment
 from kvlayout.clinic.landed import depth_at
 from kvlayout.errors import LayoutError, check_int, check_type
 from kvlayout.strided import merge_runs
+
+_MOST_PIECES = 1 << 20
 
 Runs = tuple[np.ndarray, np.ndarray]  # offsets and lengths in bytes, in order, apart from each other
 
@@ -24,10 +28,11 @@ class Strip:
     Attributes:
         group, layer_names, kinds: which group, its layers, the classes of their specs
         useful: runs that hold content if the block is this group's
-        padding: the block's other bytes
+        padding: the block's other bytes, unless blocks of other ids own them
         page_padding: the part of ``padding`` inside this group's own pages
         shared: the part of ``useful`` that is useful to another group too
         shared_with: these groups
+        crossing: bytes among the block's others that hold content of blocks of other ids: none in a sound config
     """
 
     group: int
@@ -38,6 +43,7 @@ class Strip:
     page_padding: Runs
     shared: Runs
     shared_with: tuple[int, ...]
+    crossing: Runs
 
     @property
     def useful_bytes(self) -> int:
@@ -120,14 +126,18 @@ def group_overlay(address_map: AddressMap, block: int) -> list[Strip]:
     useful = {group: _content(address_map, group, block) for group in groups}
     pages = {group: _pages(address_map, group, block, useful[group]) for group in groups}
     own = _union([*pages.values(), _packed(address_map, block)])
+    foreign = _foreign(address_map, block, own)
     strips = []
     for group in groups:
         others = {other: _pick(useful[group], useful[other], both=True) for other in groups if other != group}
         spec_kinds = (type(spec).__name__ for spec in config.kv_cache_groups[group].layer_specs.values())
+        rest = _pick(own, useful[group], both=False)
+        in_pages = _pick(pages[group], useful[group], both=False)
         strips.append(Strip(
             group, config.kv_cache_groups[group].layer_names, tuple(dict.fromkeys(spec_kinds)), useful[group],
-            _pick(own, useful[group], both=False), _pick(pages[group], useful[group], both=False),
-            _union(list(others.values())), tuple(other for other, runs in others.items() if len(runs[0]))))
+            _pick(rest, foreign, both=False), _pick(in_pages, foreign, both=False),
+            _union(list(others.values())), tuple(other for other, runs in others.items() if len(runs[0])),
+            _pick(rest, foreign, both=True)))
     return strips
 
 
@@ -167,6 +177,31 @@ def _pages(address_map: AddressMap, group: int, block: int, content: Runs) -> Ru
             size = tensor.block_stride if address_map.layout.is_layer_compact else region.spec.page_size_bytes
             runs.append((starts, np.full(len(starts), size)))
     return _union(runs)
+
+
+def _foreign(address_map: AddressMap, block: int, own: Runs) -> Runs:
+    """Runs of content, of any group, that blocks of other ids keep among the bytes ``own``."""
+    if containment(address_map).is_contained:
+        return _union([])
+    num_blocks, found = address_map.config.num_blocks, []
+    begin, end = own[0], own[0] + own[1]
+    for region in address_map.regions:
+        inner, stride = block_set(region, num_blocks), region.tensor.block_stride
+        if inner.is_empty:
+            continue
+        starts, length = inner.runs([None] * 5)
+        if len(starts) * len(begin) > _MOST_PIECES:
+            raise LayoutError("block", block, "shares bytes with blocks of other ids, in too many pieces to list")
+        low = np.maximum(-((starts[:, None] + length - 1 - begin) // stride), 0)
+        high = np.minimum((end - 1 - starts[:, None]) // stride, num_blocks - 1)
+        counts = np.maximum(high - low + 1, 0).ravel()
+        if int(counts.sum()) > _MOST_PIECES:
+            raise LayoutError("block", block, "shares bytes with blocks of other ids, in too many pieces to list")
+        ids = np.repeat(low.ravel() - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        at = np.repeat(np.repeat(starts, len(begin)), counts) + ids * stride
+        at = at[ids != block]
+        found.append((at, np.full(len(at), length, dtype=np.int64)))
+    return _union(found)
 
 
 def _packed(address_map: AddressMap, block: int) -> Runs:

@@ -16,7 +16,7 @@ from kvlayout.layout import KVCacheLayout
 from kvlayout.placement import get_kv_cache_config_from_groups
 from kvlayout.plan import make_plan
 from kvlayout.selection import Selection
-from kvlayout.spec import FullAttentionSpec, SlidingWindowSpec
+from kvlayout.spec import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from tests.strategies import maps
 
 
@@ -58,7 +58,11 @@ def test_strips_against_every_byte(address_map, data):
         assert not as_set(strip.padding) & useful[index]
         assert (strip.useful_bytes, strip.shared_bytes) == (len(useful[index]), len(useful[index] & others))
         assert 0 <= strip.page_padding_bytes <= strip.padding_bytes
-        blocks.append(as_set(strip.padding) | useful[index])
+        blocks.append(as_set(strip.padding) | as_set(strip.crossing) | useful[index])
+        foreign = set().union(*(group_bytes(address_map, other, another) for other in range(len(strips))
+                                for another in range(address_map.config.num_blocks) if another != block))
+        assert not (as_set(strip.padding) | as_set(strip.page_padding)) & foreign
+        assert as_set(strip.crossing) <= foreign
     # Whoever owns it, it is the same block, and it holds what each group may put there.
     assert all(one == blocks[0] for one in blocks)
     assert set().union(*useful) <= blocks[0]
@@ -189,3 +193,17 @@ def test_layers_without_slots():
 def test_bad_input(call):
     with pytest.raises(LayoutError):
         call(trap("BLHNC"))
+
+
+def test_content_of_other_blocks_is_no_padding():
+    attention = FullAttentionSpec(block_size=4, num_kv_heads=4, head_size=4, dtype="bfloat16")
+    state = MambaSpec(4, ((50,),), ("bfloat16",), page_size_padded=attention.page_size_bytes)
+    assert attention.page_size_bytes == 256
+    groups = [KVCacheGroupSpec(("a", "b"), attention), KVCacheGroupSpec(("m", "n"), state)]
+    address_map = AddressMap(get_kv_cache_config_from_groups(groups, 0, KVCacheLayout.LHBNC,
+                                                             num_gpu_blocks_override=5))
+    strips = group_overlay(address_map, 4)
+    foreign = set().union(*(group_bytes(address_map, group, block) for group in (0, 1) for block in range(4)))
+    for strip in strips:
+        assert not as_set(strip.padding) & foreign and as_set(strip.crossing) <= foreign
+    assert all(len(strip.crossing[0]) for strip in strips[:1])

@@ -97,12 +97,13 @@ class StripsFigure(Drawing):
         if found is None:
             return ""
         strip, offset = found
-        what = "padding of its pages" if _inside(strip.page_padding, np.array([offset]))[0] else "not used by it"
+        what = "padding of its pages" if _inside(strip.page_padding, np.array([offset]))[0] else \
+            "content of another block id" if _inside(strip.crossing, np.array([offset]))[0] else "not used by it"
         return f"{wording.group_words(self._map, strip.group)}: {what}\noffset {exact_address(offset)}"
 
     def _measure(self) -> None:
         """The pieces of the block in memory, and where each begins on the byte axis."""
-        runs = [self.strips[0].useful, self.strips[0].padding] if self.strips else []
+        runs = [self.strips[0].useful, self.strips[0].padding, self.strips[0].crossing] if self.strips else []
         starts, lengths = (np.concatenate([np.zeros(0, np.int64), *(one[part] for one in runs)]) for part in (0, 1))
         self._starts, self._lengths = merge_runs(starts, lengths)
         self._begins = np.cumsum(self._lengths) - self._lengths
@@ -143,6 +144,8 @@ class StripsFigure(Drawing):
         offsets = self._real(np.minimum(edges + self.size_bytes // (2 * _WIDE), self.size_bytes - 1))
         layers = self._map.locate(offsets, strip.group).layer.astype(np.int64)
         codes = np.where(layers >= 0, 2 * self._kind[layers] + self._turn[layers], self.unused_code).astype(np.int16)
+        layers[_inside(strip.crossing, offsets)] = -1  # another block's, be it this group's
+        codes[layers < 0] = self.unused_code
         codes[(layers < 0) & _inside(strip.page_padding, offsets)] = self.padding_code
         starts, lengths = strip.padding
         thin = np.flatnonzero(lengths * _WIDE < _THIN * self.size_bytes)

@@ -70,7 +70,10 @@ def groups_html(address_map: AddressMap, block: int, strips: list[Strip]) -> str
                      f"{100 * strip.padding_share:.3g} %", _groups(strip.shared_with)))
     header = ("if the block is that of", "it holds layers", "tokens a block", "content (bytes)",
               "page padding (bytes)", "not used (bytes)", "of the block empty", "shares bytes with groups")
-    return table(header, rows, f"Who owns block {block:,}") + "".join(
+    crossing = max((int(strip.crossing[1].sum()) for strip in strips), default=0)
+    warning = paragraph(f"✗ Groups cross: {crossing:,} of these bytes hold content of other block ids, which may be "
+                        "lent out at the same time.", "refused") if crossing else ""
+    return table(header, rows, f"Who owns block {block:,}") + warning + "".join(
         paragraph(one, "line") for one in cost_sentences(address_map))
 
 

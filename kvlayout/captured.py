@@ -16,6 +16,7 @@ from kvlayout.capture.config_json import config_from_dict, config_to_dict
 from kvlayout.capture.files import FORMAT, check_format, read_json
 from kvlayout.capture.fitting import likeliest_first, place_alike
 from kvlayout.capture.objects import as_config
+from kvlayout.capture.pasted import parse
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
 from kvlayout.errors import LayoutError, check_int, errors_in
 from kvlayout.layout import KVCacheLayout, layout_from_name
@@ -38,10 +39,10 @@ def captured_selection(subject: object, **choices: object) -> Selection:
     """Return the selection that shows ``subject`` as it is.
 
     ``subject``: a KVCacheConfig (ours or vLLM's), anything with a ``to_dict`` that gives a capture's JSON (a rank's
-    dump), that dict, or the path of such a file. LayoutError for anything else.
+    dump), that dict, or the path of such a file or of a pasted log. LayoutError for anything else.
     """
     if isinstance(subject, str | Path):
-        subject = read_json(subject)
+        subject = _read_file(subject)
     elif hasattr(subject, "to_dict"):
         subject = subject.to_dict()
     elif not isinstance(subject, Mapping):
@@ -55,6 +56,18 @@ def captured_selection(subject: object, **choices: object) -> Selection:
     if "machine" in model:
         choices = {"machine": model["machine"], **choices}
     return Selection.from_dict({"model": model, **choices})
+
+
+def _read_file(path: str | Path) -> object:
+    """The decoded JSON of a file, or the capture of a log that prints a config."""
+    try:
+        text = Path(path).read_text("utf-8", "replace")
+    except (OSError, ValueError):
+        text = "{"  # read_json says why it can't be read
+    if text.lstrip().startswith(("{", "[")):
+        return read_json(path)
+    with errors_in(f"{path}:"):
+        return {CONFIG: config_to_dict(parse(text))}
 
 
 def settled(choices: Mapping[str, object]) -> dict[str, object]:

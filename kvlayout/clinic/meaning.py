@@ -8,7 +8,7 @@ from kvlayout.address import AddressMap, Owner, Padding
 from kvlayout.as_typed import whole_number
 from kvlayout.clinic.block_bytes import kernel_ratio
 from kvlayout.clinic.boundaries import Boundary, Neighbours, boundaries, neighbours
-from kvlayout.clinic.wording import plural
+from kvlayout.clinic.wording import block_words, plural
 from kvlayout.clinic.wraps import Beyond, Wrap, beyond, wraps_to
 from kvlayout.errors import LayoutError, check_int, check_type
 
@@ -150,11 +150,3 @@ def parse_address(text: int | str, argument: str = "address") -> int:
     if not -_MOST <= number < 2 * _MOST:
         raise LayoutError(argument, text, "must be an address that 64 bits hold")
     return number
-
-
-def block_words(block: int, kernel_blocks: int = 1) -> str:
-    """Return a block as the map counts it in words: with its manager block where that is split into kernel blocks."""
-    if kernel_blocks == 1:
-        return f"block {block:,}"
-    manager, part = divmod(block, kernel_blocks)
-    return f"kernel block {block:,} (manager block {manager:,}, part {part + 1} of {kernel_blocks})"

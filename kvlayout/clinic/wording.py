@@ -13,3 +13,11 @@ def layers_text(layers: Sequence[str]) -> str:
 def plural(count: int, one: str) -> str:
     """Return "1 block" or "1,000 blocks"."""
     return f"{count:,} {one}{'' if count == 1 else 's'}"
+
+
+def block_words(block: int, kernel_blocks: int = 1) -> str:
+    """Return a block as the map counts it in words: with its manager block where that is split into kernel blocks."""
+    if kernel_blocks == 1:
+        return f"block {block:,}"
+    manager, part = divmod(block, kernel_blocks)
+    return f"kernel block {block:,} (manager block {manager:,}, part {part + 1} of {kernel_blocks})"

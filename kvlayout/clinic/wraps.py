@@ -8,10 +8,12 @@ wraps k times. Block -1 is the one that lands above.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from kvlayout.address import AddressMap
+from kvlayout.clinic.block_bytes import kernel_ratio
+from kvlayout.clinic.wording import block_words
 from kvlayout.dtypes import dtype_size_bytes
 from kvlayout.geometry import view_dtype
 from kvlayout.region import Region
@@ -44,13 +46,15 @@ class Wrap:
     product: int
     wrapped: int
     offset: int
+    kernel_blocks: int = 1  # that one manager block is
 
     @property
     def sentence(self) -> str:
         """What happened, with its numbers."""
         stride = self.product // self.block if self.block else 0
         place = f"head {self.head}, state {self.state}, byte {self.byte}"
-        return (f"Block {self.block:,} of {self.layer} ({place}) lies at {self.offset:,}; {self.block:,} x "
+        block = block_words(self.block, self.kernel_blocks)
+        return (f"{block[0].upper()}{block[1:]} of {self.layer} ({place}) lies at {self.offset:,}; {self.block:,} x "
                 f"{stride:,} = {self.product:,} {self.unit} wraps to {self.wrapped:,} in {self.integer}.")
 
 
@@ -62,14 +66,16 @@ class Beyond:
     block: int
     head: int
     state: int
+    kernel_blocks: int = 1  # that one manager block is
 
     @property
     def sentence(self) -> str:
         """The coordinate, as text."""
+        block = block_words(self.block, self.kernel_blocks)
         if self.block < 0:
-            return (f"It is where block {self.block:,} of {self.layer} would lie (head {self.head}, state "
+            return (f"It is where {block} of {self.layer} would lie (head {self.head}, state "
                     f"{self.state}): a negative slot or block id that wasn't ignored.")
-        return (f"It is where block {self.block:,} of {self.layer} would lie (head {self.head}, state {self.state}): "
+        return (f"It is where {block} of {self.layer} would lie (head {self.head}, state {self.state}): "
                 "a block id beyond the pool.")
 
 
@@ -77,11 +83,12 @@ def wraps_to(address_map: AddressMap, offset: int) -> list[Wrap]:
     """Return every coordinate that a 32-bit product would have turned into byte ``offset``, nearest first."""
     found = []
     for region in address_map.regions:
+        ratio = kernel_ratio(address_map, region.group)
         item = dtype_size_bytes(view_dtype(region.spec))
         for unit, size in (("bytes", 1), ("elements", item)):
             if size == 1 and unit == "elements" or region.geometry.strides[1] % size:
                 continue
-            found += _wraps_in(region, offset, unit, size)
+            found += [replace(one, kernel_blocks=ratio) for one in _wraps_in(region, offset, unit, size)]
     return sorted(found, key=lambda wrap: (wrap.offset, wrap.layer, wrap.integer, wrap.unit))
 
 
@@ -128,6 +135,7 @@ def beyond(address_map: AddressMap, offset: int) -> list[Beyond]:
         strides, shape = region.geometry.strides, region.geometry.shape
         if region.addresses.is_empty or not strides[1]:
             continue
+        ratio = kernel_ratio(address_map, region.group)
         for local, name in enumerate(region.tensor.layers):
             base = region.geometry.offset + local * strides[0]
             # Blocks are counted from so far below that the address has an index.
@@ -136,6 +144,6 @@ def beyond(address_map: AddressMap, offset: int) -> list[Beyond]:
             going_on = StridedSet(base - behind * strides[1], (behind + ahead, *shape[2:]), strides[1:])
             for block, head, state, _ in islice(going_on.all_indices(offset), _MOST_OWNERS):
                 if not 0 <= block - behind < shape[1]:
-                    found.append(Beyond(name, block - behind, head, state))
+                    found.append(Beyond(name, block - behind, head, state, ratio))
     last = address_map.config.num_blocks
     return sorted(found, key=lambda one: (abs(one.block if one.block < 0 else one.block - last), one.layer))

@@ -112,3 +112,32 @@ def test_a_pointer_without_its_base():
     done = run("decode", QWEN, "--address", "0x7f0000010000")
     assert done.exit_code == 1 and "looks like a pointer; give the base" in " ".join(done.stdout.split())
     assert run("decode", QWEN, "--address", "0x7f0000010000", "--base", "0x7f0000000000").exit_code == 0
+
+
+def test_a_log_opens_in_the_explorer(tmp_path):
+    path = ROOT / "notebooks" / "data" / "cases" / "vllm-54465.log"
+    assert Explorer(str(path)).plan.config.kv_cache_layout == "BLHNC"
+    (tmp_path / "no.log").write_text("hello")
+    with pytest.raises(kv.LayoutError):
+        captured_selection(tmp_path / "no.log")
+
+
+def test_decode_a_position_and_other_block_sizes():
+    """vllm#51031 and vllm#47056."""
+    cases = ROOT / "notebooks" / "data" / "cases"
+    (group,) = json_of("decode", cases / "vllm-51031.json", "--position", 300, "--block-id", 5, "--ranks", 4,
+                       "--interleave", 128)["groups"]
+    assert (group["rank"], group["slot"]) == (2, 684)
+    text = " ".join(run("decode", cases / "vllm-47056.json", "--slot", "75,849", "--block-size", 4).stdout.split())
+    assert "18,962" in text and "OUT of the pool" in text
+    for wrong in (("--position", 3), ("--position", 3, "--slot", 1), ("--address", 3, "--block-size", 4),
+                  ("--slot", 3, "--block-size", 0), ("--position", 3, "--block-id", 1, "--ranks", 0)):
+        refused("decode", QWEN, *wrong)
+
+
+def test_what_lies_beyond_counts_kernel_blocks_too():
+    split = ROOT / "notebooks" / "data" / "cases" / "vllm-28677.json"
+    size = kv.make_plan(captured_selection(split)).config.size_bytes
+    done = run("decode", split, "--address", size + 70_000_000)
+    assert done.exit_code == 1
+    assert "kernel block" in done.stdout and "manager block" in done.stdout

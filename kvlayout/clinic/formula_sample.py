@@ -198,4 +198,4 @@ def _some_blocks(blocks: range, special: np.ndarray, most: int) -> range | np.nd
     if len(blocks) <= most:
         return blocks
     kept = np.unique(np.concatenate([(0, 1, len(blocks) - 2, len(blocks) - 1), special[special < len(blocks)]]))
-    return np.union1d(kept, _even(blocks, max(2, most - len(kept))))
+    return np.union1d(kept, _even(blocks, max(3, most - len(kept))))

@@ -1,9 +1,14 @@
 """A cache's own views against pasted shapes and strides, and against readings."""
 
+import itertools
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 
 import kvlayout as kv
+from kvlayout.captured import captured_selection
 from kvlayout.clinic import find_readings, match_views, own_views
 from kvlayout.clinic.readings import contiguous_strides
 from tests import figure_maps
@@ -63,3 +68,19 @@ def test_no_blocks_and_no_layers():
     assert view.shape[0] == 0 and match_views([], (1, 2, 3)) == ("other", None)
     with pytest.raises(kv.LayoutError):
         own_views(None)
+
+
+def test_a_view_with_its_axes_in_another_order_is_this_caches():
+    view, = own_views(figure_maps.dense())
+    for order in itertools.permutations(range(4)):
+        shape, strides = ([of[axis] for axis in order] for of in (view.shape, view.strides))
+        assert match_views([view], shape, strides) == ("equal" if order == (0, 1, 2, 3) else "permuted", view)
+        assert view.order(tuple(shape), tuple(strides)) == order
+    assert match_views([view], (64, 16, 8, 256), (32_768, 2_048, 257, 1))[0] == "other"
+
+
+def test_nothing_is_halved_where_there_is_no_v():
+    text = (Path(__file__).parents[2] / "notebooks/data/cases/vllm-17023.json").read_text()
+    plan = kv.make_plan(captured_selection(json.loads(text)))
+    reading = find_readings((1_591, 16, 4, 128))[0]
+    assert any(view.differences(reading) == [] for view in own_views(plan.address_map))

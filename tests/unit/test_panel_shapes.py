@@ -212,3 +212,9 @@ def test_a_call_of_stride_is_no_list_of_strides():
 
 def test_a_descriptors_plain_strides_are_bytes():
     assert "63 layers" in said(read("dims=(128, 64, 1, 49408, 1) strides=(2, 256, 256, 2064384, 0)"))
+
+
+def test_a_permuted_view_of_this_cache_is_told():
+    text = "torch.Size([64, 16, 8, 256]) stride (32768, 2048, 256, 1)"
+    assert "This is this cache's view of 28 layers" in said(panel := read(text, num_blocks=64, layout="LBNHC"))
+    assert "axes 1 and 2 swapped" in said(panel)

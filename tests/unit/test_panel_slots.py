@@ -330,3 +330,10 @@ def test_every_panel_answers_for_any_captured_config(one_explorer, address_map, 
 def test_a_table_of_the_longest_length_is_read():
     assert len(block_table(f"0-{MOST_BLOCKS - 1}")) == MOST_BLOCKS
     assert block_table("12 - 15, 3\u20134") == [12, 13, 14, 15, 3, 4]
+
+
+def test_a_cache_without_groups_has_no_block_table():
+    _, panel = opened(model={"kvlayout": 1, "kv_cache_config": {"num_blocks": 100, "kv_cache_tensors": [],
+                                                               "kv_cache_groups": []}})
+    panel.slot.value, panel.table.value = "64", "1,2"
+    assert "no group, so no block table" in panel.sequence.text.value

@@ -130,7 +130,13 @@ def _match_html(one: PastedTensor, name: str, views: list[OwnView], itemsize: in
     if how == "strides":
         return paragraph(f"✗ The shape is this cache's view of {whose}, but the strides aren't: it has "
                          f"{view.strides}.{size}", "bad")
-    return paragraph(f"· Not a view of this cache, whose {whose} have {own}.", "note")
+    if how == "permuted":
+        order = view.order(one.shape, one.strides)
+        moved = [axis for axis, source in enumerate(order) if axis != source]
+        turned = f"axes {moved[0]} and {moved[1]} swapped" if len(moved) == 2 else f"its axes in the order {order}"
+        return paragraph(f"✓ This is this cache's view of {whose}, {turned}.{size}", kind)
+    return paragraph(f"· Not a view of this cache: {whose} {'has' if len(view.layers) == 1 else 'have'} {own}.",
+                     "note")
 
 
 def _descriptor_html(one: PastedTensor, views: list[OwnView], itemsize: int | None, slot: int | None) -> str:

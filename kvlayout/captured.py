@@ -19,7 +19,7 @@ from kvlayout.capture.objects import as_config
 from kvlayout.capture.pasted import parse
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
 from kvlayout.errors import LayoutError, check_int, errors_in
-from kvlayout.layout import KVCacheLayout, layout_from_name
+from kvlayout.layout import KVCacheLayout, PhysicalLayout, as_layout
 from kvlayout.selection import Selection
 from kvlayout.spec import AttentionSpec, EncoderOnlyAttentionSpec
 from kvlayout.steps import Resolution, Step
@@ -118,13 +118,13 @@ def _layout(config: KVCacheConfig, chosen: str | None) -> Resolution:
     LayoutError where ``chosen`` contradicts its own, and where none is named and none fits.
     """
     if config.kv_cache_layout is not None:
-        layout = layout_from_name(config.kv_cache_layout, "kv_cache_layout")
-        if chosen is not None and layout_from_name(chosen) is not layout:
+        layout = as_layout(config.kv_cache_layout, "kv_cache_layout")
+        if chosen is not None and as_layout(chosen) != layout:
             raise LayoutError("layout", chosen, f"contradicts the captured config, whose layout is {layout.name}",
                               "Leave it out, or take kv_cache_layout out of the config")
         return _resolution(layout, f"The captured config says {config.kv_cache_layout}.")
     if chosen is not None:
-        layout = layout_from_name(chosen)
+        layout = as_layout(chosen)
         return _resolution(layout, f"The captured config names no layout; {layout.name} is taken as asked.")
     fits = likeliest_first(config)
     if not fits:
@@ -140,7 +140,7 @@ def _layout(config: KVCacheConfig, chosen: str | None) -> Resolution:
                        [layout.name for layout in fits[1:]])
 
 
-def _resolution(layout: KVCacheLayout, sentence: str, others: Sequence[str] = ()) -> Resolution:
+def _resolution(layout: KVCacheLayout | PhysicalLayout, sentence: str, others: Sequence[str] = ()) -> Resolution:
     step = Step("captured", tuple(KVCacheLayout.__members__), (layout.name,), {}, sentence)
     return Resolution(layout, (step,), tuple(others))
 

@@ -81,9 +81,17 @@ def tensor_geometry(
     return Geometry((num_layers, *shape), strides, kv_cache_tensor.offset)
 
 
-def view_dtype(spec: KVCacheSpec) -> str:
-    """Return the element type of a spec's views; state specs have none and stay int8."""
-    return getattr(spec, "dtype", "int8")
+def view_dtype(spec: KVCacheSpec, geometry: Geometry | None = None) -> str:
+    """Return the element type of a spec's views; state specs have none and stay int8.
+
+    With ``geometry``, so do views over a layout that scatters the bytes of one element (C isn't innermost).
+    """
+    dtype = getattr(spec, "dtype", "int8")
+    return "int8" if geometry is not None and _scatters(geometry, dtype) else dtype
+
+
+def _scatters(geometry: Geometry, dtype: str) -> bool:
+    return dtype_size_bytes(dtype) > 1 and geometry.strides[4] != 1 and geometry.shape[4] > 1
 
 
 def layer_views(geometry: Geometry, layers: tuple[str, ...], dtype: str, size_bytes: int) -> list[LayerView]:
@@ -98,7 +106,7 @@ def layer_views(geometry: Geometry, layers: tuple[str, ...], dtype: str, size_by
                           f"{size_bytes:,} bytes", "Allocate more, or lower num_blocks or the offset")
     item = dtype_size_bytes(dtype)
     counts, steps = geometry.shape[1:], geometry.strides[1:]
-    if item > 1 and steps[3] != 1 and counts[3] > 1:
+    if _scatters(geometry, dtype):
         raise LayoutError("layout", geometry, f"scatters the bytes of one {dtype} element",
                           "Use int8, or a layout with C innermost")
     named = [("C", counts[3]), *zip(("block_stride", "head stride", "state stride"), steps)]

@@ -8,6 +8,7 @@ Source of the six and of their properties: vLLM 0.33.0, ``vllm/v1/kv_cache_layou
 from __future__ import annotations
 
 from enum import Enum
+from itertools import permutations
 
 from kvlayout.errors import LayoutError
 
@@ -94,6 +95,12 @@ class PhysicalLayout(_AxisOrder):
         return f"PhysicalLayout({self.name!r})"
 
 
+def all_layouts() -> list[KVCacheLayout | PhysicalLayout]:
+    """Return all 120 orders of the axes: vLLM's six as members, then the others in the order of L, B, H, N, C."""
+    names = ("".join(order) for order in permutations(AXES))
+    return [*KVCacheLayout, *(PhysicalLayout(name) for name in names if name not in KVCacheLayout.__members__)]
+
+
 LAYOUT_ALIASES = {"NHD": KVCacheLayout.LBNHC, "HND": KVCacheLayout.LBHNC}
 
 
@@ -113,10 +120,15 @@ def layout_from_name(name: str, argument: str = "layout") -> KVCacheLayout:
 
 
 def as_layout(layout: object, argument: str = "layout") -> KVCacheLayout | PhysicalLayout:
-    """Return ``layout`` given as a member, a prototype, a name, or vLLM's own enum member."""
+    """Return ``layout`` given as a member, a prototype, a name, or vLLM's own enum member.
+
+    A name may also be any order of the five letters, which is a prototype. Raises LayoutError naming ``argument``.
+    """
     if isinstance(layout, _AxisOrder):
         return layout
     if isinstance(layout, str):
+        if layout not in KVCacheLayout.__members__ and sorted(layout) == sorted(AXES):
+            return PhysicalLayout(layout)
         return layout_from_name(layout, argument)
     if isinstance(layout, Enum) and layout.name in KVCacheLayout.__members__:
         return KVCacheLayout[layout.name]

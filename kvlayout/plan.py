@@ -19,7 +19,7 @@ from kvlayout.facts.models import Model, get_preset, model_from_config
 from kvlayout.grouping import get_kv_cache_groups, project_kv_cache_groups
 from kvlayout.interior import Interior
 from kvlayout.kernel_blocks import AttentionGroup, prepare_kernel_block_sizes
-from kvlayout.layout import KVCacheLayout
+from kvlayout.layout import LAYOUT_ALIASES, KVCacheLayout, PhysicalLayout, as_layout
 from kvlayout.placement import get_kv_cache_bytes_per_block, get_kv_cache_config_from_groups
 from kvlayout.resolve import Resolution, ResolutionError, common_layouts, resolve
 from kvlayout.selection import Selection
@@ -56,8 +56,8 @@ class Plan:
     address_map: AddressMap
 
     @property
-    def layout(self) -> KVCacheLayout:
-        """The resolved layout."""
+    def layout(self) -> KVCacheLayout | PhysicalLayout:
+        """The resolved layout; a prototype only where it is forced."""
         return self.resolution.layout
 
     @property
@@ -177,20 +177,22 @@ def _reported_specs(model: Model, backends: dict[str, Backend], selection: Selec
 
 
 def _resolve(backends: dict[str, Backend], specs: dict[str, KVCacheSpec], selection: Selection) -> Resolution:
-    declared = {backend.name: backend.supported_kv_cache_layouts() for backend in backends.values()}
+    pinned = selection.layout
+    if pinned is not None and pinned not in LAYOUT_ALIASES:
+        pinned = as_layout(pinned)  # also a prototype, which no cache_config of vLLM's could name
     wish = None
     if selection.connector is not None:
         uses_mla = any(getattr(spec, "head_size_v", None) == 0 for spec in specs.values())
         wish = connector_layout(selection.connector, uses_mla=uses_mla, vllm_version=selection.vllm_version)
     try:
-        common = common_layouts(declared)
+        common = common_layouts({one.name: one.supported_kv_cache_layouts() for one in backends.values()})
     except ResolutionError:
-        if selection.layout is None:
+        if pinned is None:
             raise
         # A pin wins before any backend is asked.
-        return resolve([], [], pinned=selection.layout)
+        return resolve([], [], pinned=pinned)
     ranks = selection.tp_size * selection.pp_size
-    resolved = resolve([[layout.name for layout in common.layouts]] * ranks, specs.values(), pinned=selection.layout,
+    resolved = resolve([[layout.name for layout in common.layouts]] * ranks, specs.values(), pinned=pinned,
                        requested=selection.requested, connector=wish, vllm_version=selection.vllm_version)
     return replace(resolved, steps=(*common.steps, *resolved.steps))
 

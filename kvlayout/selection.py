@@ -9,7 +9,7 @@ import msgspec
 
 from kvlayout.errors import LayoutError, check_int
 from kvlayout.facts.machine import Machine
-from kvlayout.layout import layout_from_name
+from kvlayout.layout import as_layout, layout_from_name
 from kvlayout.versions import NEWEST, VLLM_VERSIONS
 
 # Each with the least that it may be.
@@ -26,7 +26,8 @@ class Selection:
         tp_size, pp_size, pp_rank: tensor-parallel size; pipeline stages and which of them is planned
         kv_cache_dtype: vLLM's ``--kv-cache-dtype``: "auto", "fp8", "int8_per_token_head" ...
         backend: an attention backend's name; None picks a common one for the model (see ``facts.backends``)
-        layout: a layout to force, unchecked, as a value already on vLLM's cache_config would; None resolves
+        layout: a layout's name to force, unchecked, as a value already on vLLM's cache_config would; any order of the
+            letters LBHNC, vLLM's or not; None resolves
         requested: the value of VLLM_KV_CACHE_LAYOUT; must be a candidate
         connector: a KV connector's name, whose wish counts if it is a candidate
         block_size: tokens a block; None takes what the backend prefers
@@ -69,9 +70,10 @@ class Selection:
                               f"can't be given together with num_blocks={self.num_blocks}", "Give one of the two")
         if self.pp_rank >= self.pp_size:
             raise LayoutError("pp_rank", self.pp_rank, f"must be below pp_size={self.pp_size}")
-        for name in ("layout", "requested"):
-            if getattr(self, name) is not None:
-                layout_from_name(getattr(self, name), name)
+        if self.layout is not None:
+            _check_layout(self.layout)
+        if self.requested is not None:
+            layout_from_name(self.requested, "requested")
         if self.vllm_version not in VLLM_VERSIONS:
             raise LayoutError("vllm_version", self.vllm_version, "is not a release this library reproduces",
                               f"Choose one of {', '.join(VLLM_VERSIONS)}")
@@ -105,6 +107,13 @@ class Selection:
     def to_dict(self) -> dict:
         """Return every choice as a plain dict."""
         return asdict(self)
+
+
+def _check_layout(layout: object) -> None:
+    """Raise LayoutError unless ``layout`` is a layout's name."""
+    if not isinstance(layout, str):
+        layout_from_name(layout)
+    as_layout(layout)
 
 
 def _changed(value: Selection | Machine) -> dict:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvlayout.errors import LayoutConflict, LayoutError
-from kvlayout.layout import KVCacheLayout, PhysicalLayout, as_layout
+from kvlayout.layout import KVCacheLayout, PhysicalLayout, as_layout, layout_from_name
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class StepTable:
         return ResolutionError(error.argument, error.value, error.rule, error.cure, self.steps)
 
     def layout(self, rule: str, argument: str, value: object) -> KVCacheLayout | PhysicalLayout:
-        """Return the layout that ``value`` names; if it names none, ``rule`` fails."""
+        """Return the layout that ``value`` names, as vLLM reads names; if it names none, ``rule`` fails."""
         try:
-            return as_layout(value, argument)
+            return layout_from_name(value, argument) if isinstance(value, str) else as_layout(value, argument)
         except LayoutError as error:
             raise self.failure(rule, error) from None
 

@@ -34,12 +34,13 @@ def create_kv_cache_views(
 ) -> list[torch.Tensor]:
     """Return one [B, H, N, C] view a layer over the flat int8 buffer ``raw``, in the spec's dtype.
 
-    Raises LayoutError where a view would leave ``raw`` or can't be made in that dtype.
+    Where the layout scatters the bytes of an element (C isn't innermost), strides can't say that: the view is int8,
+    its C in bytes. Raises LayoutError where a view would leave ``raw`` or can't be made in that dtype.
     """
     if raw.dtype != torch.int8 or raw.dim() != 1 or not raw.is_contiguous():
         raise LayoutError("raw", f"{raw.dtype} {tuple(raw.shape)}", "must be a flat, contiguous int8 buffer")
     geometry = tensor_geometry(spec, num_blocks, layout, kv_cache_tensor, kernel_block_size)
-    dtype = view_dtype(one_layer_spec(spec))
+    dtype = view_dtype(one_layer_spec(spec), geometry)
     planned = layer_views(geometry, kv_cache_tensor.layers, dtype, raw.numel())
     item = getattr(torch, dtype).itemsize
     if raw.storage_offset() % item:

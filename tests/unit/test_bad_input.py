@@ -143,7 +143,7 @@ BAD = {  # what is done, and the argument that the error must name
     "zero ranks": (lambda: kv.Selection(tp_size=0), "tp_size"),
     "rank past the last": (lambda: kv.Selection(pp_size=2, pp_rank=2), "pp_rank"),
     "blocks and memory together": (lambda: kv.Selection(num_blocks=1, available_memory=1), "available_memory"),
-    "unknown layout in a selection": (lambda: kv.Selection(layout="LNBHC"), "layout"),
+    "unknown layout in a selection": (lambda: kv.Selection(layout="LNBH"), "layout"),
     "unknown request in a selection": (lambda: kv.Selection(requested="LNBHC"), "requested"),
     "unknown release in a selection": (lambda: kv.Selection(vllm_version="1.0"), "vllm_version"),
 }

@@ -1,0 +1,8 @@
+"""Prototyping: what a backend or a layout of one's own would be handed, and what it would cost."""
+
+from kvlayout.lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, {
+    ".scores": ("Measure", "MEASURES", "Score", "score_layouts"),
+    ".footprint": ("DecodeShape",),
+})

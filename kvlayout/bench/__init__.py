@@ -5,4 +5,6 @@ from kvlayout.lazy import attach
 __getattr__, __dir__, __all__ = attach(__name__, {
     ".scores": ("Measure", "MEASURES", "Score", "score_layouts"),
     ".footprint": ("DecodeShape",),
+    ".matrix": ("BackendMatrix", "MatrixRow", "Cell", "backend_matrix", "MatrixDiff", "MatrixChange", "matrix_diff"),
+    ".running": ("Wanted",),
 })

@@ -1,0 +1,193 @@
+"""Backends x layouts of a vLLM release, from what was recorded of it, and what changed between two releases.
+
+Nothing is guessed: what the recording doesn't say is "not recorded", and what depends on more than the platform
+shows vLLM's own condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from kvlayout.bench.outcomes import UNKNOWN, Outcome, layout_outcomes
+from kvlayout.bench.running import Wanted
+from kvlayout.candidates import DEFAULT_PREFERENCE
+from kvlayout.errors import check_type
+from kvlayout.facts.backends import backends
+from kvlayout.facts.catalogue import Backend
+from kvlayout.layout import KVCacheLayout
+from kvlayout.versions import NEWEST
+
+FIRST, SUPPORTED, REFUSED, DEPENDS = "first choice", "supported", "refused", "depends"
+STATES = (FIRST, SUPPORTED, REFUSED, DEPENDS, UNKNOWN)
+_FACTS = ("platforms", "dtypes", "kv_cache_dtypes", "head_sizes", "kernel_block_sizes", "is_mla", "is_sparse",
+          "is_ssm", "repacked_by")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a backend says to a layout: one of STATES, and why."""
+
+    state: str
+    why: str
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """One backend.
+
+    Attributes:
+        backend, class_path: its name here and its class
+        cells: {layout's name: Cell} for vLLM's six
+        not_settled: what isn't recorded of what was asked, or depends; empty where it is known to do
+        facts: {"platforms", "dtypes", ...: as recorded}; kernel_block_sizes in tokens
+        from_source: read from vLLM's source, not asked on a machine
+    """
+
+    backend: str
+    class_path: str
+    cells: dict[str, Cell] = field(hash=False)
+    not_settled: tuple[str, ...] = ()
+    facts: dict[str, object] = field(default_factory=dict, hash=False, repr=False)
+    from_source: bool = False
+
+    def layouts(self, *states: str) -> list[str]:
+        """Return the names of the layouts in any of these states; the first choice first."""
+        found = [name for name, cell in self.cells.items() if cell.state in states]
+        return sorted(found, key=lambda name: self.cells[name].state != FIRST)
+
+
+@dataclass(frozen=True)
+class BackendMatrix:
+    """The rows of what can do what was asked, by name, and {backend: why not} of the rest. Iterates over the rows."""
+
+    version: str
+    wanted: Wanted
+    rows: tuple[MatrixRow, ...]
+    excluded: dict[str, str] = field(hash=False)
+
+    def __iter__(self) -> Iterator[MatrixRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, backend: str) -> MatrixRow | None:
+        """Return the row of that name, or None."""
+        return next((row for row in self.rows if row.backend == backend), None)
+
+
+def backend_matrix(version: str = NEWEST, *, platform: str | None = None, dtype: str | None = None,
+                   mla: bool | None = None, head_size: int | None = None,
+                   block_size: int | None = None) -> BackendMatrix:
+    """Return the matrix of a release's backends that can do what is asked; see :class:`Wanted` for the filters.
+
+    A backend stays where what is recorded doesn't settle it, and says so. Raises LayoutError for a release that isn't
+    recorded, and for a filter's value that none of its backends knows.
+    """
+    wanted = Wanted(platform, dtype, mla, head_size, block_size)
+    known = backends(version)
+    wanted.check_dtype(known)
+    rows, excluded = [], {}
+    for name, backend in known.items():
+        against, open_ = wanted.answers(backend)
+        if against:
+            excluded[name] = "; ".join(against)
+        else:
+            rows.append(replace(_row(backend, platform), not_settled=tuple(open_)))
+    return BackendMatrix(version, wanted, tuple(rows), excluded)
+
+
+def _row(backend: Backend, platform: str | None) -> MatrixRow:
+    ways = layout_outcomes(backend, platform)
+    cells = {layout.name: _cell(layout.name, ways) for layout in KVCacheLayout}
+    return MatrixRow(backend.name, backend.class_path, cells, (), {name: getattr(backend, name) for name in _FACTS},
+                     backend.from_source)
+
+
+def _cell(layout: str, ways: list[Outcome]) -> Cell:
+    cells = [_settled(layout, one.value) for one in ways]
+    if len({cell.state for cell in cells}) == 1:
+        whys = dict.fromkeys(cell.why for cell in cells)
+        return Cell(cells[0].state, "; or ".join(whys))
+    by_state: dict[str, list[str]] = {}
+    for cell, way in zip(cells, ways):
+        by_state.setdefault(cell.state, []).append("otherwise" if way.when is None else f"if {way.when}")
+    return Cell(DEPENDS, "; ".join(f"{state} {' or '.join(whens)}" for state, whens in by_state.items()))
+
+
+def _settled(layout: str, declared: tuple | str | None) -> Cell:
+    if declared == UNKNOWN:
+        return Cell(UNKNOWN, "vLLM's source computes what it declares")
+    if declared is None:
+        if layout == DEFAULT_PREFERENCE[0].name:
+            return Cell(FIRST, "declares no layout, and vLLM's default preference begins with this one")
+        return Cell(SUPPORTED, "declares no layout, so any will do")
+    if layout not in declared:
+        return Cell(REFUSED, f"declares only {', '.join(declared)}" if declared else "its parts share no layout")
+    place = declared.index(layout)
+    return Cell(FIRST, "its first choice") if place == 0 else Cell(
+        SUPPORTED, f"choice {place + 1} of {len(declared)}, after {', '.join(declared[:place])}")
+
+
+@dataclass(frozen=True)
+class MatrixChange:
+    """What changed for one backend that both have: a layout's cell or a fact, ``old`` and ``new``."""
+
+    backend: str
+    what: str
+    old: object
+    new: object
+
+
+@dataclass(frozen=True)
+class MatrixDiff:
+    """What changed between two matrices.
+
+    Attributes:
+        old, new: the releases
+        added, removed: backends that only one has, by name
+        renamed: {old name: new name} of the same class
+        cells: changed states of a layout (``what`` is its name, ``old`` and ``new`` are Cells)
+        facts: changed facts (``what`` is the fact's name)
+    """
+
+    old: str
+    new: str
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    renamed: dict[str, str] = field(hash=False)
+    cells: tuple[MatrixChange, ...]
+    facts: tuple[MatrixChange, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.renamed or self.cells or self.facts)
+
+
+def matrix_diff(old: str | BackendMatrix, new: str | BackendMatrix) -> MatrixDiff:
+    """Return what changed from ``old`` to ``new``, each a release or a matrix of one, filtered or not."""
+    old, new = (backend_matrix(one) if isinstance(one, str) else one for one in (old, new))
+    for name, one in (("old", old), ("new", new)):
+        check_type(name, one, BackendMatrix)
+    before, after = ({row.backend: row for row in one} for one in (old, new))
+    gone = {row.class_path: name for name, row in before.items() if name not in after}
+    renamed = {gone[row.class_path]: name for name, row in after.items() if name not in before
+               and row.class_path in gone}
+    cells, facts = [], []
+    for name, row in before.items():
+        now = after.get(renamed.get(name, name))
+        if now is None:
+            continue
+        cells += [MatrixChange(now.backend, layout, cell, now.cells[layout]) for layout, cell in row.cells.items()
+                  if _differs(cell, now.cells[layout])]
+        facts += [MatrixChange(now.backend, fact, value, now.facts[fact]) for fact, value in row.facts.items()
+                  if value != now.facts[fact]]
+    return MatrixDiff(old.version, new.version,
+                      tuple(name for name in after if name not in before and name not in renamed.values()),
+                      tuple(name for name in before if name not in after and name not in renamed), renamed,
+                      tuple(cells), tuple(facts))
+
+
+def _differs(old: Cell, new: Cell) -> bool:
+    """Whether the state differs, or what it depends on; a choice that only moved back isn't told."""
+    return old.state != new.state or (old.state == DEPENDS and old.why != new.why)

@@ -6,7 +6,7 @@ Source of the order: vLLM 0.33.0, ``vllm/v1/engine/core.py`` (_initialize_kv_cac
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kvlayout.address import AddressMap
@@ -81,8 +81,8 @@ def make_plan(selection: Selection, *, backends: Iterable[object] = ()) -> Plan:
     version = selection.vllm_version
     model = get_preset(selection.model) if isinstance(selection.model, str) else model_from_config(selection.model)
     backends = choose_backends(model, selection, backends)
-    specs = _rank_specs(model, backends, selection)
-    resolution = _resolve(backends, specs, selection)
+    specs = rank_specs(model, backends, selection)
+    resolution = resolve_selection(backends, specs, selection)
     groups = get_kv_cache_groups(
         specs, resolution.layout, vllm_version=version,
         disable_hybrid_kv_cache_manager=selection.disable_hybrid_kv_cache_manager)
@@ -155,15 +155,17 @@ def preferred_block_size(backend: Backend, default: int = 16) -> int:
 
 def reported_specs(plan: Plan) -> dict[str, KVCacheSpec]:
     """Return {layer: spec} of the whole model as its layers report them, before the backends repack the pages."""
-    return _reported_specs(plan.model, plan.backends, plan.selection)
+    return reported_layer_specs(plan.model, plan.backends, plan.selection)
 
 
-def _rank_specs(model: Model, backends: dict[str, Backend], selection: Selection) -> dict[str, KVCacheSpec]:
+def rank_specs(model: Model, backends: dict[str, Backend], selection: Selection) -> dict[str, KVCacheSpec]:
+    """Return {layer: spec} of the whole model with the pages as ``backends`` {layer: its own} repack them."""
     return {name: backends[name].customize_spec(spec) if isinstance(spec, AttentionSpec) else spec
-            for name, spec in _reported_specs(model, backends, selection).items()}
+            for name, spec in reported_layer_specs(model, backends, selection).items()}
 
 
-def _reported_specs(model: Model, backends: dict[str, Backend], selection: Selection) -> dict[str, KVCacheSpec]:
+def reported_layer_specs(model: Model, backends: dict[str, Backend], selection: Selection) -> dict[str, KVCacheSpec]:
+    """Return {layer: spec} of the whole model as :func:`reported_specs`, before there is a plan."""
     kinds = model.layer_kinds
     by_kind = {kinds[name]: backend for name, backend in backends.items()}
     attention = [backend for kind, backend in by_kind.items() if kind not in model.STATE_KINDS]
@@ -176,7 +178,13 @@ def _reported_specs(model: Model, backends: dict[str, Backend], selection: Selec
         vllm_version=selection.vllm_version)
 
 
-def _resolve(backends: dict[str, Backend], specs: dict[str, KVCacheSpec], selection: Selection) -> Resolution:
+def resolve_selection(
+    backends: Mapping[str, Backend], specs: Mapping[str, KVCacheSpec], selection: Selection
+) -> Resolution:
+    """Return the layout that vLLM would take for these backends (of any keys) and the selection's wishes.
+
+    ResolutionError, with the steps until then, where it would refuse.
+    """
     pinned = selection.layout
     if pinned is not None and pinned not in LAYOUT_ALIASES:
         pinned = as_layout(pinned)  # also a prototype, which no cache_config of vLLM's could name
@@ -192,8 +200,12 @@ def _resolve(backends: dict[str, Backend], specs: dict[str, KVCacheSpec], select
         # A pin wins before any backend is asked.
         return resolve([], [], pinned=pinned)
     ranks = selection.tp_size * selection.pp_size
-    resolved = resolve([[layout.name for layout in common.layouts]] * ranks, specs.values(), pinned=pinned,
-                       requested=selection.requested, connector=wish, vllm_version=selection.vllm_version)
+    try:
+        resolved = resolve([[layout.name for layout in common.layouts]] * ranks, specs.values(), pinned=pinned,
+                           requested=selection.requested, connector=wish, vllm_version=selection.vllm_version)
+    except ResolutionError as error:
+        steps = (*common.steps, *error.steps)
+        raise ResolutionError(error.argument, error.value, error.rule, error.cure, steps) from None
     return replace(resolved, steps=(*common.steps, *resolved.steps))
 
 

@@ -10,9 +10,10 @@ from kvlayout.facts.catalogue import Backend, load
 from kvlayout.facts.repack import RULES
 from kvlayout.interior import Interior
 from kvlayout.kernel_blocks import supported_kernel_block_sizes
-from kvlayout.layout import KVCacheLayout, as_layout
+from kvlayout.layout import AXES, LAYOUT_ALIASES, KVCacheLayout, PhysicalLayout, as_layout
 from kvlayout.spec import KVCacheSpec, MultipleOf
 from kvlayout.spec_io import as_spec
+from kvlayout.steps import StepTable
 
 BASE = "vllm.v1.attention.backend.AttentionBackend"
 
@@ -24,7 +25,25 @@ class UserBackend(Backend):
     asked: object = None
 
     def supported_kv_cache_layouts(self) -> tuple[KVCacheLayout, ...] | None:
-        """Return what the class declares; LayoutError unless that is None or a tuple of different layouts."""
+        """Return those of vLLM's layouts that the class declares, the only ones that a resolver knows; None for any.
+
+        ResolutionError where it declares others alone; LayoutError as :meth:`declared_layouts`.
+        """
+        declared = self.declared_layouts()
+        known = declared and tuple(one for one in declared if one.name in KVCacheLayout.__members__)
+        if declared and not known:
+            raise StepTable(KVCacheLayout.__members__).failure("backends-support", LayoutError(
+                f"supported_kv_cache_layouts of {self.name}", [one.name for one in declared],
+                "names no layout of vLLM's, so its resolver has none to choose",
+                f"Force one with layout={declared[0].name!r}, or support one of "
+                f"{', '.join(KVCacheLayout.__members__)}"))
+        return known
+
+    def declared_layouts(self) -> tuple[KVCacheLayout | PhysicalLayout, ...] | None:
+        """Return all that the class declares, prototypes too.
+
+        LayoutError unless it is None or a tuple of different layouts.
+        """
         argument = f"supported_kv_cache_layouts of {self.name}"
         declared = _call(argument, self.asked.supported_kv_cache_layouts)
         if declared is None:
@@ -32,7 +51,7 @@ class UserBackend(Backend):
         if not isinstance(declared, (tuple, list)) or not declared:
             raise LayoutError(argument, declared, "must be None, or a tuple of layouts, most preferred first",
                               "Return None where the kernels take any layout")
-        layouts = tuple(_member(argument, layout) for layout in declared)
+        layouts = tuple(_order(argument, layout) for layout in declared)
         if len(set(layouts)) != len(layouts):
             raise LayoutError(argument, declared, "names a layout twice")
         return layouts
@@ -98,19 +117,18 @@ def user_backend(obj: object, vllm_version: str) -> UserBackend:
         "bases": tuple(filter(_is_vllm, line[1:])), "layout_branches": (), "kernel_block_branches": (),
     }
     backend = UserBackend(**facts, asked=obj)
-    layouts = backend.supported_kv_cache_layouts()
+    layouts = backend.declared_layouts()
     return replace(backend, layouts=layouts and tuple(layout.name for layout in layouts),
                    kernel_block_sizes=tuple(backend.get_supported_kernel_block_sizes()))
 
 
-def _member(argument: str, layout: object) -> KVCacheLayout:
-    found = as_layout(layout, argument) if not isinstance(layout, str) else None
-    if isinstance(layout, str) and layout in KVCacheLayout.__members__:
-        found = KVCacheLayout[layout]
-    if not isinstance(found, KVCacheLayout):
-        raise LayoutError(argument, layout, "is not a layout of vLLM",
+def _order(argument: str, layout: object) -> KVCacheLayout | PhysicalLayout:
+    """The layout that a class names: vLLM's, or any other order of the axes; no alias and no lower case."""
+    if isinstance(layout, str) and (layout in LAYOUT_ALIASES or sorted(layout) != sorted(AXES)):
+        raise LayoutError(argument, layout, "is not a layout of vLLM, nor an order of the axes L, B, H, N, C",
                           f"Return KVCacheLayout members or their names: {', '.join(KVCacheLayout.__members__)}")
-    return found
+    found = as_layout(layout, argument)
+    return KVCacheLayout.__members__.get(found.name, found)
 
 
 def _call(argument: str, function):

@@ -15,6 +15,9 @@ from kvlayout.facts.backends import as_backend, backends, get_backend
 from kvlayout.facts.machine import Machine, holds, is_decided
 from kvlayout.interior import Field, Interior
 from kvlayout.layout import KVCacheLayout, PhysicalLayout
+from kvlayout.plan import make_plan
+from kvlayout.resolve import ResolutionError
+from kvlayout.selection import Selection
 from kvlayout.spec import FullAttentionSpec, KVQuantMode, MLAAttentionSpec, MultipleOf
 from kvlayout.versions import VLLM_VERSIONS
 
@@ -196,13 +199,27 @@ def test_a_users_class_is_a_backend():
 
 @pytest.mark.parametrize("layouts, rule", [
     ((), "must be None, or a tuple"), ("LBHNC", "must be None, or a tuple"), (("lbhnc",), "not a layout of vLLM"),
-    (("NHD",), "not a layout of vLLM"), ((PhysicalLayout("HBLNC"),), "not a layout of vLLM"),
+    (("NHD",), "not a layout of vLLM"), ((PhysicalLayout("HBLNC"), "HBLNC"), "twice"),
     ((None,), "not a KV cache layout"), (("LBHNC", KVCacheLayout.LBHNC), "twice"), (7, "must be None, or a tuple"),
 ])
 def test_nonsense_layouts_are_refused(layouts, rule):
     with pytest.raises(LayoutError, match=rule) as caught:
         as_backend(declaring(layouts))
     assert caught.value.argument == "supported_kv_cache_layouts of Odd"
+
+
+def test_a_layout_that_vllm_does_not_have_can_be_declared_but_not_resolved():
+    both = as_backend(declaring(("HBLNC", "LBHNC", PhysicalLayout("BLNHC"))))
+    assert both.layouts == ("HBLNC", "LBHNC", "BLNHC")
+    assert both.supported_kv_cache_layouts() == (KVCacheLayout.LBHNC, KVCacheLayout.BLNHC)
+    alone = as_backend(declaring((PhysicalLayout("HBLNC"),)))
+    with pytest.raises(ResolutionError, match=r"names no layout of vLLM's.*layout='HBLNC'") as caught:
+        alone.supported_kv_cache_layouts()
+    assert caught.value.steps[-1].after == ()
+    selection = Selection(backend="Odd", num_blocks=4)
+    with pytest.raises(ResolutionError, match="names no layout of vLLM's"):
+        make_plan(selection, backends=[alone])
+    assert make_plan(replace(selection, layout="HBLNC"), backends=[alone]).layout == PhysicalLayout("HBLNC")
 
 
 def test_a_class_that_declares_nothing_or_fails_is_refused():

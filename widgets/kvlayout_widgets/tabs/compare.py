@@ -21,6 +21,7 @@ from kvlayout_widgets.tabs.base import Act, PictureTab
 # Whom a layout is most easily mistaken for: the one with heads and states the other way round.
 _COUNTERPART = {"LBHNC": "LBNHC", "LBNHC": "LBHNC", "BLHNC": "BLNHC", "BLNHC": "BLHNC", "BHLNC": "BLHNC",
                 "LHBNC": "LBHNC"}
+_SWAPPED = str.maketrans("HN", "NH")
 
 
 class CompareTab(PictureTab):
@@ -58,7 +59,7 @@ class CompareTab(PictureTab):
         plan = self.state.plan
         name = self.reads.value
         if name == "counterpart":
-            name = _COUNTERPART[plan.layout.name]
+            name = _COUNTERPART.get(plan.layout.name) or plan.layout.name.translate(_SWAPPED)
         if self._read_key is None or self._read_key[0] is not plan or self._read_key[1] != name:
             self._reader = compare_readers(plan, name)
             self._read_key = plan, name

@@ -9,7 +9,7 @@ from kvlayout.lazy import attach
 __getattr__, __dir__, __all__ = attach(__name__, {
     ".errors": ("LayoutError", "LayoutConflict", "CacheMemoryError"),
     ".versions": ("VLLM_VERSIONS",),
-    ".layout": ("KVCacheLayout", "PhysicalLayout", "layout_from_name"),
+    ".layout": ("KVCacheLayout", "PhysicalLayout", "all_layouts", "layout_from_name"),
     ".spec": (
         "KVQuantMode", "MultipleOf", "KVCacheSpec", "AttentionSpec", "FullAttentionSpec", "SlidingWindowSpec",
         "MLAAttentionSpec", "SlidingWindowMLASpec", "ChunkedLocalAttentionSpec", "CrossAttentionSpec", "MambaSpec",
@@ -36,4 +36,4 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".memory.cache": ("KVCache", "allocate_kv_cache", "create_kv_cache_views"),
     ".memory.probe": ("verify",),
     ".proof": ("Report", "Mismatch"),
-}, rooms=("capture", "clinic"))
+}, rooms=("bench", "capture", "clinic", "plugins"))

@@ -8,8 +8,10 @@ Source of the six and of their properties: vLLM 0.33.0, ``vllm/v1/kv_cache_layou
 from __future__ import annotations
 
 from enum import Enum
+from functools import cache
 from itertools import permutations
 
+from kvlayout.entry_points import Plugin, read_plugins
 from kvlayout.errors import LayoutError
 
 AXES = "LBHNC"
@@ -122,15 +124,33 @@ def layout_from_name(name: str, argument: str = "layout") -> KVCacheLayout:
 def as_layout(layout: object, argument: str = "layout") -> KVCacheLayout | PhysicalLayout:
     """Return ``layout`` given as a member, a prototype, a name, or vLLM's own enum member.
 
-    A name may also be any order of the five letters, which is a prototype. Raises LayoutError naming ``argument``.
+    A name may also be any order of the five letters, which is a prototype, or one that a plugin registers. Raises
+    LayoutError naming ``argument``.
     """
     if isinstance(layout, _AxisOrder):
         return layout
     if isinstance(layout, str):
-        if layout not in KVCacheLayout.__members__ and sorted(layout) == sorted(AXES):
+        if layout in KVCacheLayout.__members__ or layout in LAYOUT_ALIASES:
+            return layout_from_name(layout, argument)
+        if sorted(layout) == sorted(AXES):
             return PhysicalLayout(layout)
-        return layout_from_name(layout, argument)
+        return plugin_layouts().get(layout) or layout_from_name(layout, argument)
     if isinstance(layout, Enum) and layout.name in KVCacheLayout.__members__:
         return KVCacheLayout[layout.name]
     raise LayoutError(argument, layout, "is not a KV cache layout",
                       "Give a KVCacheLayout, a PhysicalLayout or a name such as 'LBNHC'")
+
+
+@cache
+def plugin_layouts() -> dict[str, KVCacheLayout | PhysicalLayout]:
+    """Return {name: the order that it stands for} of what plugins register. Shared: don't change it."""
+    def refuse(name: str) -> str:
+        taken = name in KVCacheLayout.__members__ or name in LAYOUT_ALIASES
+        return f"{name} is a layout of vLLM" if taken else (
+            f"{name} is itself an order of the axes" if sorted(name) == sorted(AXES) else "")
+
+    def make(plugin: Plugin) -> KVCacheLayout | PhysicalLayout:
+        order = plugin.value if isinstance(plugin.value, _AxisOrder) else PhysicalLayout(plugin.value)
+        return KVCacheLayout.__members__.get(order.name, order)
+
+    return read_plugins("layouts", refuse, make)

@@ -13,7 +13,7 @@ from kvlayout.address import AddressMap
 from kvlayout.captured import is_captured, read_capture
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
 from kvlayout.errors import LayoutError
-from kvlayout.facts.backends import Backend, as_backend, get_backend
+from kvlayout.facts.backends import Backend, as_backend, get_backend, plugin_backends
 from kvlayout.facts.connectors import connector_layout
 from kvlayout.facts.models import Model, get_preset, model_from_config
 from kvlayout.grouping import get_kv_cache_groups, project_kv_cache_groups
@@ -125,11 +125,12 @@ def _finish(selection: Selection, model: Model, backends: dict[str, Backend], sp
 def choose_backends(model: Model, selection: Selection, own: Iterable[object] = ()) -> dict[str, Backend]:
     """Return each layer's backend: the chosen one for attention, the model's own kinds' for the rest.
 
-    ``own``: the user's classes. One that is chosen serves every attention layer unasked, whatever the layer keeps.
+    ``own``: the user's classes. One that is chosen, or a plugin's, serves every attention layer unasked, whatever the
+    layer keeps.
     """
     kinds, version = model.layer_kinds, selection.vllm_version
     offered = {backend.name: backend for backend in (as_backend(one, version) for one in own)}
-    mine = offered.get(selection.backend)
+    mine = offered.get(selection.backend) or plugin_backends(version).get(selection.backend)
     of_kind = {}
     for kind in dict.fromkeys(kinds.values()):
         if mine is not None and kind not in model.STATE_KINDS and kind != "indexer":

@@ -9,6 +9,7 @@ from kvlayout.dtypes import dtype_name
 from kvlayout.errors import LayoutError, check_int, check_type
 from kvlayout.facts.catalogue import Backend
 from kvlayout.facts.machine import PLATFORMS
+from kvlayout.facts.user_backend import UserBackend
 from kvlayout.spec import MultipleOf
 
 
@@ -82,12 +83,15 @@ class Wanted:
         return self._dtype in known, f"takes {kind} dtypes {_listed(known)}"
 
     def _mla_answer(self, backend: Backend) -> tuple[bool | None, str]:
+        if isinstance(backend, UserBackend) and not hasattr(backend.asked, "is_mla"):
+            return None, f"whether it keeps latents (MLA) is {UNKNOWN}"
         return backend.is_mla == self.mla, f"keeps {'latents (MLA)' if backend.is_mla else 'keys and values'}"
 
     def _head_size_answer(self, backend: Backend) -> tuple[bool | None, str]:
         if not backend.head_sizes:
-            # Asked, a class says so by an empty list; one that was only read may compute them.
-            return (None if backend.from_source else True), f"its head sizes are {UNKNOWN}"
+            # A class of vLLM's that was asked says so by an empty list; one that was only read may compute them.
+            asked = not backend.from_source and not isinstance(backend, UserBackend)
+            return asked or None, f"its head sizes are {UNKNOWN}"
         return self.head_size in backend.head_sizes, f"takes head sizes {_listed(backend.head_sizes)}"
 
     def _block_size_answer(self, backend: Backend) -> tuple[bool | None, str]:

@@ -6,18 +6,38 @@ The facts are recorded per release by ``python -m kvlayout.facts.record_backends
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
+from functools import cache
 
+from kvlayout.entry_points import Plugin, read_plugins
 from kvlayout.errors import LayoutError
 from kvlayout.facts.catalogue import Backend, Branch, load, placeholders
-from kvlayout.facts.user_backend import user_backend
-from kvlayout.versions import NEWEST
+from kvlayout.facts.user_backend import UserBackend, user_backend
+from kvlayout.versions import NEWEST, VLLM_VERSIONS
 
-__all__ = ["Backend", "Branch", "as_backend", "backends", "get_backend"]
+__all__ = ["Backend", "Branch", "as_backend", "backends", "get_backend", "plugin_backends"]
 
 
 def backends(vllm_version: str = NEWEST) -> dict[str, Backend]:
-    """Return {name: Backend} of a vLLM release, sorted by name; LayoutError for a release that isn't recorded."""
-    return dict(load(vllm_version))
+    """Return {name: Backend} of a vLLM release, sorted by name, and then those that plugins register.
+
+    LayoutError for a release that isn't recorded.
+    """
+    return {**load(vllm_version), **plugin_backends(vllm_version)}
+
+
+@cache
+def plugin_backends(vllm_version: str = NEWEST) -> dict[str, UserBackend]:
+    """Return {name: Backend} of what plugins register, as they answer for a release. Shared: don't change it."""
+    def refuse(name: str) -> str:
+        known = next((one for one in reversed(VLLM_VERSIONS) if name in load(one) or name in placeholders(one)), None)
+        return f"vLLM {known} has a backend {name}" if known else ""
+
+    def make(plugin: Plugin) -> UserBackend:
+        return replace(user_backend(plugin.value, vllm_version), name=plugin.name, plugin=plugin.package)
+
+    load(vllm_version)  # refuses an unknown release
+    return read_plugins("backends", refuse, make)
 
 
 def get_backend(name: str, vllm_version: str = NEWEST) -> Backend:
@@ -25,7 +45,7 @@ def get_backend(name: str, vllm_version: str = NEWEST) -> Backend:
 
     LayoutError names the nearest ones.
     """
-    known = load(vllm_version)
+    known = backends(vllm_version)
     if not isinstance(name, str):
         raise LayoutError("backend", name, "must be a backend's name", "Give a class to as_backend")
     if name in known:

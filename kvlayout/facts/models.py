@@ -9,12 +9,13 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from kvlayout.dtypes import dtype_name
+from kvlayout.entry_points import Plugin, read_plugins
 from kvlayout.errors import LayoutError, check_int
 from kvlayout.facts.backends import as_backend, get_backend
 from kvlayout.facts.hf_config import Architecture, load_config, read_config
@@ -250,19 +251,35 @@ def _presets() -> dict[str, Model]:
 
 
 def presets() -> dict[str, Model]:
-    """Return {name: Model} of the presets, by the names that their makers published them under."""
-    return dict(_presets())
+    """Return {name: Model} of the presets, by the names that their makers published them under, then of plugins."""
+    return {**_presets(), **plugin_models()}
+
+
+@cache
+def plugin_models() -> dict[str, Model]:
+    """Return {name: Model} of what plugins register. Shared: don't change it."""
+    published = {name.lower(): name for name in _presets()}
+
+    def refuse(name: str) -> str:
+        taken = published.get(name.lower())
+        return f"{taken} is a preset" if taken else ""
+
+    def make(plugin: Plugin) -> Model:
+        model = plugin.value if isinstance(plugin.value, Model) else model_from_config(plugin.value)
+        return replace(model, name=plugin.name, title=plugin.name, source=f"a plugin of {plugin.package}")
+
+    return read_plugins("models", refuse, make)
 
 
 def get_preset(name: str) -> Model:
     """Return the preset of that name; its last part alone, in any case, is enough. LayoutError names the nearest."""
-    known = _presets()
-    if name in known:
-        return known[name]
     wanted = str(name).lower()
-    found = [model for full, model in known.items() if wanted in (full.lower(), full.lower().rpartition("/")[2])]
-    if len(found) == 1:
-        return found[0]
+    for known in (_presets(), presets()):  # a plugin takes no preset's short name
+        if name in known:
+            return known[name]
+        found = [model for full, model in known.items() if wanted in (full.lower(), full.lower().rpartition("/")[2])]
+        if len(found) == 1:
+            return found[0]
     near = difflib.get_close_matches(wanted, [full.lower() for full in known], n=3, cutoff=0.4)
     nearest = [full for full in known if full.lower() in near]
     raise LayoutError("model", name, "is not a preset",

@@ -20,9 +20,13 @@ BASE = "vllm.v1.attention.backend.AttentionBackend"
 
 @dataclass(frozen=True)
 class UserBackend(Backend):
-    """A Backend whose answers come from ``asked``, a class or object; other facts are its vLLM base's, if any."""
+    """A Backend whose answers come from ``asked``, a class or object; other facts are its vLLM base's, if any.
+
+    ``plugin``: the package that registers it, by name and version; None for one that is given by hand.
+    """
 
     asked: object = None
+    plugin: str | None = None
 
     def supported_kv_cache_layouts(self) -> tuple[KVCacheLayout, ...] | None:
         """Return those of vLLM's layouts that the class declares, the only ones that a resolver knows; None for any.
@@ -116,6 +120,9 @@ def user_backend(obj: object, vllm_version: str) -> UserBackend:
         "repacked_by": definer if definer and _is_vllm(definer) and definer.rpartition(".")[2] in RULES else None,
         "bases": tuple(filter(_is_vllm, line[1:])), "layout_branches": (), "kernel_block_branches": (),
     }
+    for kept in ("is_mla", "is_sparse", "is_ssm"):
+        if hasattr(obj, kept):
+            facts[kept] = bool(_call(f"{kept} of {name}", getattr(obj, kept)))
     backend = UserBackend(**facts, asked=obj)
     layouts = backend.declared_layouts()
     return replace(backend, layouts=layouts and tuple(layout.name for layout in layouts),

@@ -8,7 +8,7 @@ from kvlayout.facts.backends import as_backend, backends
 from kvlayout.facts.connectors import connector_names
 from kvlayout.facts.machine import Machine
 from kvlayout.facts.models import presets
-from kvlayout.layout import LAYOUT_ALIASES, KVCacheLayout
+from kvlayout.layout import LAYOUT_ALIASES, KVCacheLayout, plugin_layouts
 from kvlayout.resolve import Resolution, Step
 
 FROM_CONFIG = "config.json"
@@ -41,9 +41,11 @@ def backend_options(vllm_version: str, own: Iterable[object] = ()) -> Options:
     options: Options = [("auto (by the model)", None)]
     options += [(f"{as_backend(one, vllm_version).name} (yours)", as_backend(one, vllm_version).name) for one in own]
     for name, backend in backends(vllm_version).items():
-        if backend.registry == "attention" and not backend.is_ssm:
+        plugin = getattr(backend, "plugin", None)
+        if (backend.registry == "attention" or plugin) and not backend.is_ssm:
             platforms = [] if backend.platforms == ("any",) else list(backend.platforms)
-            marks = [*(["MLA"] if backend.is_mla else []), *(["sparse"] if backend.is_sparse else []), *platforms]
+            marks = [*([f"by {plugin}"] if plugin else []), *(["MLA"] if backend.is_mla else []),
+                     *(["sparse"] if backend.is_sparse else []), *platforms]
             options.append((f"{name} ({', '.join(marks)})" if marks else name, name))
     return options
 
@@ -76,10 +78,11 @@ def machine_name(machine: dict) -> str:
 
 
 def layout_options(resolution: Resolution | None, refusals: dict[str, str]) -> Options:
-    """Return auto with what it resolves to, and the six, marked where the resolver drops them."""
+    """Return auto with what it resolves to, the six, marked where the resolver drops them, and plugins' layouts."""
     auto = "auto" if resolution is None else f"auto → {resolution.layout.name}"
     return [(auto, None), *((f"{name}  ✗ {refusals[name]}" if name in refusals else name, name)
-                            for name in KVCacheLayout.__members__)]
+                            for name in KVCacheLayout.__members__),
+            *((f"{name} ({layout.name}, a plugin's)", name) for name, layout in plugin_layouts().items())]
 
 
 def refusals(steps: Iterable[Step]) -> dict[str, str]:

@@ -1,0 +1,3 @@
+"""A module that can't be imported."""
+
+import acme_kv_needs_this  # noqa: F401

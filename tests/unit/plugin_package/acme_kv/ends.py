@@ -1,0 +1,3 @@
+"""A module that ends the process."""
+
+raise SystemExit("no GPU")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kvlayout.cli import decode, diff, explain, formula, lint, log, shape, transfer, verify, words
+from kvlayout.cli import decode, diff, explain, formula, lint, log, matrix, score, shape, transfer, verify, words
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -21,3 +21,5 @@ app.command("diff")(diff.diff)
 app.command("log")(log.log)
 app.command("transfer")(transfer.transfer)
 app.command("names")(words.names)
+app.command("score")(score.score)
+app.command("matrix")(matrix.matrix)

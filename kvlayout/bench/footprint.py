@@ -35,6 +35,15 @@ class DecodeShape:
     def __post_init__(self):
         check_int("context_tokens", self.context_tokens, minimum=1)
 
+    def sentence(self, spec: KVCacheSpec) -> str:
+        """Return what such a step reads and writes in one layer of ``spec``, in words."""
+        heads, content = spec.num_heads, spec.state_content_size_bytes
+        if spec.tokens_per_state <= 0:
+            return f"A decode step reads and writes one recurrent state of {heads * content:,} bytes a layer."
+        slots = f"{heads} head slot{'s' if heads > 1 else ''}"
+        return (f"A decode step at {self.context_tokens:,} tokens reads {slots} of {content:,} bytes a state, each "
+                "once for all query heads that share it, and writes the last token's.")
+
 
 def touched_by_read(spec: KVCacheSpec, shape: tuple, strides: tuple, decode: DecodeShape, line_bytes: int) -> int:
     """Return the lines of ``line_bytes`` that a decode read touches; shape, byte strides: of (L, B, H, N, C)."""

@@ -184,6 +184,13 @@ def test_measures_say_what_they_are():
     assert all(one.unit and one.meaning and one.better in ("less", "more") for one in MEASURES.values())
 
 
+def test_the_decode_step_in_words():
+    assert DecodeShape(100).sentence(SPEC) == (
+        "A decode step at 100 tokens reads 8 head slots of 512 bytes a state, each once for all query heads that "
+        "share it, and writes the last token's.")
+    assert "one recurrent state of 6 bytes" in DecodeShape().sentence(MambaSpec(4, ((2, 3),), ("int8",)))
+
+
 @pytest.mark.parametrize(("act", "argument"), [
     (lambda: score_layouts(SPEC, 0, 1), "num_blocks"), (lambda: score_layouts(SPEC, 1, 0), "num_layers"),
     (lambda: score_layouts(SPEC, 1, 1, shards=0), "shards"), (lambda: score_layouts(SPEC, 1.5, 1), "num_blocks"),

@@ -122,7 +122,7 @@ def test_a_config_without_a_layout_field_has_none():
      "kv_cache_config.kv_cache_tensors[0].host_resident", "a pool of its own"),
     (config(kv_cache_groups=[KVCacheGroupSpec(["a"], SimpleNamespace(block_size=16))]),
      "kv_cache_config.kv_cache_groups[0].kv_cache_spec", "is not a KV cache spec"),
-    (config(kv_cache_layout="BNLHC"), "kv_cache_config.kv_cache_layout", "is not a KV cache layout"),
+    (config(kv_cache_layout="BNLH"), "kv_cache_config.kv_cache_layout", "is not a KV cache layout"),
     (config(num_blocks=-1), "kv_cache_config.num_blocks", "at least 0"),
 ])
 def test_anything_else_is_refused_naming_the_place(thing, place, rule):

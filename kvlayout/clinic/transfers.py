@@ -169,8 +169,8 @@ def registered_regions(address_map: AddressMap) -> list[MemoryRegion]:
 def transfer_by_layout(plan: Plan | AddressMap, *, blocks, layers=None, heads=None) -> dict[str, Transfer | str]:
     """Return {layout's name: its :func:`transfer` of the same blocks, or why it can't be} for the six layouts.
 
-    The plan's own layout is counted in its own map; the others as vLLM would place the same groups and blocks.
-    Raises LayoutError where the plan itself doesn't have what is asked.
+    The plan's own layout is counted in its own map, and comes last where it is none of the six; the others as vLLM
+    would place the same groups and blocks. Raises LayoutError where the plan itself doesn't have what is asked.
     """
     if not isinstance(plan, (Plan, AddressMap)):
         raise LayoutError("plan", plan, "must be a Plan or an AddressMap", "Give what make_plan returned")
@@ -179,7 +179,7 @@ def transfer_by_layout(plan: Plan | AddressMap, *, blocks, layers=None, heads=No
     own = transfer(address_map, blocks=blocks, layers=layers, heads=heads)
     names = None if layers is None else [address_map.layers[index] for index in _layers(address_map, layers)]
     found: dict[str, Transfer | str] = {}
-    for layout in KVCacheLayout:
+    for layout in dict.fromkeys((*KVCacheLayout, address_map.layout)):
         if layout == address_map.layout:
             found[layout.name] = own
             continue

@@ -137,7 +137,7 @@ class OneSidePanel(PicturePanel):
         plan = self.state.plan
         if self._maps is None or self._maps[0] is not plan:
             found: dict[str, AddressMap | str] = {}
-            for layout in KVCacheLayout:
+            for layout in dict.fromkeys((*KVCacheLayout, plan.layout)):  # the plan's may be none of the six
                 try:
                     found[layout.name] = relaid(plan.address_map, layout, vllm_version=plan.selection.vllm_version)
                 except LayoutError as error:

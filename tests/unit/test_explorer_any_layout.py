@@ -1,4 +1,4 @@
-"""The explorer in layouts that vLLM doesn't have, and with a backend that declares one: every tab draws."""
+"""The explorer in layouts that vLLM doesn't have, and with a backend that declares one: every tab and panel draws."""
 
 import pytest
 
@@ -17,10 +17,13 @@ class Mine(PrototypeBackend):
 def test_every_tab(model, layout):
     shown = Explorer(kv.Selection(model=model, backend="Mine", layout=layout, num_blocks=16), backends=[Mine])
     assert shown.plan.layout == kv.PhysicalLayout(layout)
-    for title in shown.tabs:
+    for title, tab in shown.tabs.items():
         shown.show(title)
-        shown.refresh()
-        assert "Error" not in shown._status.value, (title, shown._status.value)
+        for panel in getattr(tab, "panels", [None]):
+            if panel is not None:
+                tab.show(panel)
+            shown.refresh()
+            assert "Error" not in shown._status.value, (title, panel, shown._status.value)
 
 
 def test_the_resolver_takes_what_vllm_has_of_a_backends_layouts():

@@ -1,4 +1,4 @@
-"""Prototyping: what a backend or a layout of one's own would be handed, and what it would cost."""
+"""Prototyping: what a backend or layout would be handed, what it costs, and kernels tested on real memory."""
 
 from kvlayout.lazy import attach
 
@@ -10,4 +10,9 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".own_backend": ("PrototypeBackend",),
     ".backend_check": ("check_backend",),
     ".running": ("Wanted",),
-})
+    ".shapes": ("VARY",),
+    ".kernels": ("check_writer", "check_reader"),
+    ".report": ("KernelReport",),
+    ".fault": ("Fault", "Places"),
+    ".kernel_map": ("KernelMap",),
+}, rooms=("examples",))

@@ -1,0 +1,45 @@
+"""Fingerprints of places: a number for each element, written as bit patterns that every kernel carries unchanged.
+
+A pattern is a positive, finite, normal number of the element's type, so that a cast to float32 and back is harmless,
+and never 0. Where there are more numbers than patterns, a kernel runs several times and each turn shows one digit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvlayout.errors import LayoutError
+
+# Element bytes -> (first pattern, how many): of one byte, those that are no NaN or infinity in any fp8 type; of two,
+# those that are normal in both bfloat16 and float16.
+_PATTERNS = {1: (1, 123), 2: (0x0400, 0x7700), 4: (0x00800000, 1 << 30), 8: (1 << 52, 1 << 61)}
+_TYPES = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+
+
+class Codes:
+    """The patterns of numbers below ``count``, for elements of ``item_bytes``."""
+
+    def __init__(self, item_bytes: int, count: int):
+        if item_bytes not in _PATTERNS:
+            raise LayoutError("item_bytes", item_bytes, f"must be one of {', '.join(map(str, _PATTERNS))}")
+        self.count = count
+        self.dtype = np.dtype(_TYPES[item_bytes])
+        self._first, self._base = _PATTERNS[item_bytes]
+        self.turns = 1
+        while self._base ** self.turns < count:
+            self.turns += 1
+
+    def patterns(self, numbers: np.ndarray, turn: int) -> np.ndarray:
+        """Return the elements that stand for ``numbers`` in one turn, of the same shape."""
+        return (self._first + numbers // self._base ** turn % self._base).astype(self.dtype)
+
+    def numbers(self, turns: list[np.ndarray]) -> np.ndarray:
+        """Return the numbers that the elements of all turns stand for, int64; -1 where they are none of ours."""
+        found = np.zeros(turns[0].shape, dtype=np.int64)
+        known = np.ones(turns[0].shape, dtype=bool)
+        for turn, elements in enumerate(turns):
+            digit = elements.astype(np.int64) - self._first
+            known &= (digit >= 0) & (digit < self._base)
+            found += digit * self._base ** turn
+        known &= found < self.count
+        return np.where(known, found, -1)

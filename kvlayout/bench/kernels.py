@@ -1,0 +1,132 @@
+"""Kernels under test: a writer or a reader runs on real caches of many shapes, and each element is accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kvlayout.bench.readers import Reader, run_reader, takes_head_size
+from kvlayout.bench.report import KernelReport, Tally
+from kvlayout.bench.shapes import VARY, Case, Shapes
+from kvlayout.bench.writers import Writer, run_writer
+from kvlayout.errors import LayoutError, check_int
+from kvlayout.facts.backends import Backend, as_backend
+from kvlayout.layout import KVCacheLayout, PhysicalLayout, as_layout
+from kvlayout.memory.device import as_device
+from kvlayout.spec import AttentionSpec, KVCacheSpec
+from kvlayout.spec_io import as_spec
+
+
+def check_writer(
+    writer: Writer,
+    spec: KVCacheSpec,
+    *,
+    layouts: Sequence[object] | None = None,
+    cases: int = 500,
+    seed: int = 0,
+    backend: object | None = None,
+    vary: Sequence[str] = VARY,
+    device: object = "cpu",
+) -> KernelReport:
+    """Run ``writer(key, value, kv_cache, slot_mapping)`` and report where each element of K and V went.
+
+    key [tokens, heads, head_size] and value [tokens, heads, head_size_v] come in the cache's dtype (fp8 as uint8),
+    for their bytes to be stored unchanged; ``kv_cache`` is the layer's view [B, H, N, C] as vLLM 0.33 hands it out, B
+    and N in kernel blocks where those split the manager's, to be written in place; slot_mapping int64 [tokens], -1
+    for a token to be ignored. The whole allocation is watched: other tokens and layers, padding, and room around it.
+
+    ``layouts``: members, names or PhysicalLayouts; None means those of ``backend``, or all six. ``backend``: a name,
+    class or object as for :func:`kvlayout.as_backend`; it repacks the spec, chooses kernel blocks, and declares where
+    K and V (and scales, which then stand behind the values in key and value) lie in a page.
+    ``cases``: how many shapes, the given spec first, then random ones; ``vary``: what may differ in them, of
+    ``VARY``; its "far_blocks" adds one shape a layout whose offsets pass 2^31 elements, in memory that is only
+    reserved. A writer that raises is a finding. Raises LayoutError for arguments that no shape can be made from.
+    """
+    return _check(run_writer, "writer", writer, spec, layouts, cases, seed, backend, vary, device)
+
+
+def check_reader(
+    reader: Reader,
+    spec: KVCacheSpec,
+    *,
+    layouts: Sequence[object] | None = None,
+    cases: int = 500,
+    seed: int = 0,
+    backend: object | None = None,
+    vary: Sequence[str] = VARY,
+    device: object = "cpu",
+) -> KernelReport:
+    """Run ``reader(kv_cache, block_table, seq_lens)`` and report where each element that it returned came from.
+
+    block_table int32 [requests, columns] and seq_lens int32 [requests] are as vLLM's: blocks aren't contiguous, the
+    last one is mostly partial, and columns behind a request's own blocks hold block 0 or stale ids. The reader gives
+    (key, value) [requests, longest, heads, head_size or head_size_v] in the cache's dtype; what it returns behind a
+    request's end isn't looked at. A reader that changes the cache, raises, or returns another shape is a finding.
+    A reader with a parameter ``head_size`` is told how many elements of a state are K; without one it can't know, and
+    head sizes of K and V that differ from each other aren't tried.
+
+    The other arguments, and errors, are those of :func:`check_writer`.
+    """
+    return _check(run_reader, "reader", reader, spec, layouts, cases, seed, backend, vary, device)
+
+
+def _check(run: Callable, name: str, kernel, spec, layouts, cases, seed, backend, vary, device) -> KernelReport:
+    if not callable(kernel):
+        raise LayoutError(name, kernel, "must be a function", "Wrap a Triton kernel in one that launches it")
+    check_int("cases", cases, minimum=1)
+    check_int("seed", seed, minimum=0)
+    place = as_device(device)
+    if place.type == "meta":
+        raise LayoutError("device", "meta", "has no bytes to write or read", "Use 'cpu' or a CUDA device")
+    if isinstance(vary, str) or not set(vary) <= set(VARY):
+        raise LayoutError("vary", vary, f"must be a list of {', '.join(VARY)}")
+    asked, spec, not_checked = None if backend is None else as_backend(backend), as_spec(spec), []
+    if run is run_reader and not takes_head_size(kernel) and isinstance(spec, AttentionSpec) and spec.head_size_v:
+        # Only half and half can be guessed; other sizes are those that the reader was written for.
+        vary = frozenset(vary) - {"head_size_v"} - ({"head_size"} if spec.head_size != spec.head_size_v else set())
+        not_checked.append("other splits of a state into K and V: the reader takes no head_size, so it can't know.")
+    shapes = Shapes(spec, _layouts(layouts, asked), asked, vary, seed)
+    tally = Tally()
+    not_checked += [f"{layout}, which no view of this spec can express: {error.rule}."
+                    for layout, error in shapes.refused.items()]
+    for number in range(cases):
+        case = shapes.case(number)
+        tally.add(case, run(kernel, case, place))
+    if "far_blocks" in vary:
+        not_checked += _far(run, kernel, shapes, cases, place, tally)
+    else:
+        not_checked.append("offsets past 2^31, which weren't asked for.")
+    return tally.report(not_checked)
+
+
+def _far(run: Callable, kernel, shapes: Shapes, first: int, place: torch.device, tally: Tally) -> list[str]:
+    """Run one case a layout whose offsets pass 2^31 elements; return why some weren't run."""
+    reasons = []
+    for number, layout in enumerate(shapes.layouts, start=first):
+        try:
+            case: Case = shapes.far_case(number, layout)
+        except LayoutError as error:
+            reasons.append(f"offsets past 2^31 in {layout.name}: the given spec can't be planned so ({error.rule}).")
+            continue
+        outcome = run(kernel, case, place)
+        if isinstance(outcome, str):
+            reasons.append(f"offsets past 2^31 in {layout.name}: {outcome}.")
+        else:
+            tally.add(case, outcome)
+    return reasons
+
+
+def _layouts(layouts: object, backend: Backend | None) -> list[KVCacheLayout | PhysicalLayout]:
+    if layouts is None:
+        return list(backend and backend.supported_kv_cache_layouts() or KVCacheLayout)
+    if isinstance(layouts, (str, KVCacheLayout, PhysicalLayout)):
+        layouts = [layouts]
+    try:
+        found = [as_layout(layout, "layouts") for layout in layouts]
+    except TypeError:
+        found = []
+    if not found or len(set(found)) != len(found):
+        raise LayoutError("layouts", layouts, "must be a list of different layouts",
+                          "Give names such as ['LBNHC'], or None for those of the backend or all six")
+    return found

@@ -1,0 +1,115 @@
+"""One case of a reader: the memory says of itself where each element lies, and so does what the kernel returns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from kvlayout.bench.arena import Arena, SparseArena, far_arena, near_arena
+from kvlayout.bench.fault import Fault, case_fault
+from kvlayout.bench.observation import NOWHERE, Observation, Rows, expected_offsets, reader_rows
+from kvlayout.bench.shapes import Case
+from kvlayout.dtypes import dtype_size_bytes
+
+Reader = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+def run_reader(reader: Reader, case: Case, device: torch.device) -> Observation | Fault | str:
+    """Return what ``reader`` read in ``case``; a Fault where it raised or returned nothing that can be compared.
+
+    A clause where the machine can't run the case.
+    """
+    rows = reader_rows(case)
+    expected = expected_offsets(case, rows.slot).ravel()
+    if not case.is_far:
+        arena = near_arena(case, device, 0)
+        return _read(reader, arena, np.arange(arena.count), rows, expected)
+    marked = _with_wraps(expected // dtype_size_bytes(case.spec.dtype))
+    arena = far_arena(case, device, len(marked))
+    if isinstance(arena, str):
+        return arena
+    try:
+        inside = (marked >= -arena.first) & (marked < arena.count - arena.first)
+        return _read(reader, arena, marked[inside] + arena.first, rows, expected)
+    finally:
+        if isinstance(arena, SparseArena):
+            arena.close()
+
+
+def takes_head_size(reader: Reader) -> bool:
+    """Whether a reader wants to be told, by the keyword ``head_size``, how many elements of a state are K."""
+    try:
+        return "head_size" in inspect.signature(reader).parameters
+    except (TypeError, ValueError):  # built in, or no signature
+        return False
+
+
+def _with_wraps(elements: np.ndarray) -> np.ndarray:
+    """The elements of a far case, and those where a product that wraps at 32 bits would look for them."""
+    wrapped = [elements + times * 2**32 for times in (-1, 0, 1)]
+    return np.unique(np.concatenate([*wrapped, elements % 2**32]))
+
+
+def _read(reader: Reader, arena: Arena, marked: np.ndarray, rows: Rows, expected: np.ndarray) -> Observation | Fault:
+    """``marked``: the places, in order, that say where they lie; all others are zero."""
+    case, codes = arena.case, arena.codes
+    numbers, returned, kept = np.arange(len(marked)), [], []
+    if len(marked) < arena.count:
+        arena.clear()
+    everything = slice(None) if len(marked) == arena.count else marked
+    for turn in range(codes.turns):
+        arena.write(numbers, turn, everything)
+        found = _call(reader, arena, rows)
+        if isinstance(found, Fault):
+            return found
+        returned.append(found)
+        kept.append(arena.read(everything))
+    number = codes.numbers(returned)
+    item = codes.dtype.itemsize
+    found = np.where(number < 0, NOWHERE, (marked[number] - arena.first) * item)
+    changed = marked[codes.numbers(kept) != numbers]
+    seen = Observation(case, rows, expected, found)
+    return replace(seen, stray=(changed - arena.first) * item)
+
+
+def _call(reader: Reader, arena: Arena, rows: Rows) -> np.ndarray | Fault:
+    """All elements that were returned for the requests' tokens, as integers; what lies behind a request's end isn't
+    looked at."""
+    case, device = arena.case, arena.view.device
+    table, lengths = (torch.from_numpy(one).to(device) for one in (case.requests.block_table, case.requests.seq_lens))
+    kwargs = {"head_size": case.sides[0].width} if takes_head_size(reader) else {}
+    try:
+        returned = reader(arena.view, table, lengths, **kwargs)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except Exception as error:
+        return case_fault(case, "raised", f"{type(error).__name__}: {error}")
+    wrong = _refusal(returned, arena)
+    if wrong is not None:
+        return case_fault(case, "wrong-shape", wrong)
+    parts = []
+    for tensor in returned:
+        plain = tensor.detach().contiguous().cpu()
+        tokens = plain.view(torch.from_numpy(np.empty(0, arena.codes.dtype)).dtype).numpy().copy()
+        parts.append(tokens[rows.request, rows.position].reshape(len(rows.slot), -1))
+    return np.concatenate(parts, axis=1).ravel()
+
+
+def _refusal(returned: object, arena: Arena) -> str | None:
+    """Why what was returned isn't key and value of the requests, or None."""
+    case, lengths = arena.case, arena.case.requests.seq_lens
+    if not isinstance(returned, (tuple, list)) or len(returned) != 2 \
+            or not all(isinstance(one, torch.Tensor) for one in returned):
+        return f"returned {type(returned).__name__}, not the two tensors (key, value)"
+    for tensor, side in zip(returned, case.sides):
+        name, wanted = ("value", "key")[side.name == "K"], (len(lengths), int(lengths.max()), side.heads, side.width)
+        if tuple(tensor.shape) != wanted:
+            return f"returned a {name} of shape {tuple(tensor.shape)}; [requests, longest, heads, size] is {wanted}"
+        if tensor.dtype != arena.view.dtype or tensor.device != arena.view.device:
+            return (f"returned a {name} in {tensor.dtype} on {tensor.device}; the cache is {arena.view.dtype} on "
+                    f"{arena.view.device}")
+    return None

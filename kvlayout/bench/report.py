@@ -1,0 +1,114 @@
+"""The verdict on a kernel: over which shapes it was run, in how many it was wrong, and the first divergence."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from kvlayout.bench.fault import Fault, Places, find_faults, places
+from kvlayout.bench.kernel_map import KernelMap, kernel_map
+from kvlayout.bench.observation import Observation
+from kvlayout.bench.shapes import Case
+
+
+@dataclass(frozen=True, eq=False)
+class KernelReport:
+    """What check_writer and check_reader found.
+
+    Attributes:
+        cases: shapes that were run, those whose offsets pass 2^31 not counted; ``far_cases``: these
+        failed: how many of all of them went wrong
+        first: the first divergence; None if there is none
+        faults: the first one of each kind, in the order in which they came up
+        counts: {kind of fault: in how many cases}
+        map: of the first wrong case that ran to its end; None if there is none
+        places: element by element, where it should be and where the kernel had it, of the same case
+        by_layout, by_feature: {layout or property of a shape: (cases that went wrong, cases)}
+        not_checked: what couldn't be checked and why, one sentence each
+        seconds: for everything
+    """
+
+    cases: int
+    far_cases: int
+    failed: int
+    first: Fault | None
+    faults: tuple[Fault, ...]
+    counts: dict[str, int]
+    map: KernelMap | None
+    places: Places | None
+    by_layout: dict[str, tuple[int, int]]
+    by_feature: dict[str, tuple[int, int]]
+    not_checked: tuple[str, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing went wrong; what wasn't checked is in ``not_checked``."""
+        return self.failed == 0
+
+    @property
+    def always(self) -> tuple[str, ...]:
+        """The properties in which all faults lie: every wrong case has them, and they aren't in every case."""
+        total = self.cases + self.far_cases
+        return tuple(name for name, (failed, cases) in self.by_feature.items()
+                     if self.failed and failed == self.failed and cases < total)
+
+    def sentences(self) -> list[str]:
+        """Return the verdict as plain text, the most important first."""
+        total = self.cases + self.far_cases
+        names = ", ".join(self.by_layout)
+        far = f", {self.far_cases} of them with offsets past 2^31" if self.far_cases else ""
+        if self.ok:
+            text = [f"Right in all {total:,} shapes ({names}{far}; {self.seconds:.1f} s)."]
+        else:
+            text = [f"Wrong in {self.failed:,} of {total:,} shapes ({names}{far}; {self.seconds:.1f} s).",
+                    f"First: {self.first}",
+                    "Its shape: " + ", ".join(f"{name}={value}" for name, value in self.first.shape.items()) + ".",
+                    "By layout: " + ", ".join(f"{name} {failed} of {cases}"
+                                              for name, (failed, cases) in self.by_layout.items()) + ".",
+                    "Kinds: " + ", ".join(f"{kind} in {count}" for kind, count in self.counts.items()) + " cases."]
+            if self.always:
+                text.append(f"Every wrong case has: {', '.join(self.always)}.")
+        return text + [f"Not checked: {one}" for one in self.not_checked]
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences() + ([] if self.map is None else [str(self.map)]))
+
+
+class Tally:
+    """Collects outcomes, case by case, and makes the report."""
+
+    def __init__(self):
+        self._started = time.perf_counter()
+        self._faults: dict[str, Fault] = {}
+        self._counts: Counter[str] = Counter()
+        self._by_layout: dict[str, tuple[int, int]] = {}
+        self._by_feature: dict[str, tuple[int, int]] = {}
+        self._seen: Observation | None = None
+        self._cases = self._far = self._failed = 0
+
+    def add(self, case: Case, outcome: Observation | Fault) -> None:
+        """Count one case: what was observed in it, or why nothing could be."""
+        faults = [outcome] if isinstance(outcome, Fault) else [] if outcome.ok else find_faults(outcome)
+        self._cases += not case.is_far
+        self._far += case.is_far
+        self._failed += bool(faults)
+        for one in faults:
+            self._faults.setdefault(one.kind, one)
+        self._counts.update(one.kind for one in faults)
+        if faults and self._seen is None and isinstance(outcome, Observation):
+            self._seen = outcome
+        for table, names in ((self._by_layout, [case.layout.name]), (self._by_feature, case.features)):
+            for name in names:
+                failed, cases = table.get(name, (0, 0))
+                table[name] = failed + bool(faults), cases + 1
+
+    def report(self, not_checked: list[str]) -> KernelReport:
+        """Return the report of all that was added."""
+        faults = tuple(self._faults.values())
+        seen = self._seen
+        return KernelReport(
+            self._cases, self._far, self._failed, faults[0] if faults else None, faults, dict(self._counts),
+            None if seen is None else kernel_map(seen), None if seen is None else places(seen), self._by_layout,
+            self._by_feature, tuple(not_checked), time.perf_counter() - self._started)

@@ -1,0 +1,60 @@
+"""What a scheduler could ask of a kernel: block tables, lengths, and the slots of new tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvlayout.slot_mapping import NULL_BLOCK
+
+_MOST_NEW = 6  # tokens of one request that are new: an interpreted kernel takes milliseconds for each
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """Some requests as the worker sees them; block ids are kernel blocks.
+
+    Attributes:
+        block_table: int32 [requests, columns]; what lies behind a request's own blocks is other requests' or block 0
+        seq_lens: int32 [requests], tokens, at least 1
+        slots: int64 [tokens], where the new tokens of all requests go; -1 for a token that is to be ignored
+    """
+
+    block_table: np.ndarray
+    seq_lens: np.ndarray
+    slots: np.ndarray
+
+
+def draw_requests(rng: np.random.Generator, num_blocks: int, block_size: int, kernel_block_size: int) -> Requests:
+    """Return one to three requests over a shuffled pool of ``num_blocks`` manager blocks; block 0 is never theirs."""
+    ids = 1 + rng.permutation(num_blocks - 1)
+    count = int(rng.integers(1, min(3, len(ids)) + 1))
+    cuts = np.sort(rng.choice(np.arange(1, len(ids)), count - 1, replace=False)) if count > 1 else []
+    return _requests(rng, [list(part) for part in np.split(ids, cuts)], block_size, kernel_block_size)
+
+
+def far_requests(rng: np.random.Generator, num_blocks: int, block_size: int, kernel_block_size: int) -> Requests:
+    """Return two requests whose blocks lie at both ends of a large pool and in its middle."""
+    return _requests(rng, [[num_blocks - 1, 1], [num_blocks // 2 + 1, num_blocks - 2]], block_size, kernel_block_size)
+
+
+def _requests(rng, blocks_of: list[list[int]], block_size: int, kernel_block_size: int) -> Requests:
+    # The last block is mostly a partial one.
+    seq_lens = [(len(blocks) - 1) * block_size + int(rng.integers(1, block_size + 1)) for blocks in blocks_of]
+    slots = []
+    for blocks, length in zip(blocks_of, seq_lens):
+        first = max(0, length - int(rng.integers(1, _MOST_NEW + 1)))
+        slots += [blocks[position // block_size] * block_size + position % block_size
+                  for position in range(first, length)]
+    for _ in range(int(rng.integers(0, 3))):
+        slots.insert(int(rng.integers(0, len(slots) + 1)), -1)
+    ratio = block_size // kernel_block_size
+    columns = max(map(len, blocks_of)) * ratio + int(rng.integers(0, 3))
+    table = np.full((len(blocks_of), columns), NULL_BLOCK, dtype=np.int32)
+    for row, blocks in enumerate(blocks_of):
+        own = (np.repeat(blocks, ratio) * ratio + np.tile(np.arange(ratio), len(blocks)))
+        # A row is written over, never cleared: behind its end lie ids of requests that are gone.
+        table[row] = rng.choice(own, columns) if rng.integers(2) else NULL_BLOCK
+        table[row, :len(own)] = own
+    return Requests(table, np.array(seq_lens, dtype=np.int32), np.array(slots, dtype=np.int64))

@@ -1,0 +1,226 @@
+"""The shapes that a kernel is tried with: the spec as given, then random ones like it, in every layout in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kvlayout.address import AddressMap
+from kvlayout.bench.requests import Requests, draw_requests, far_requests
+from kvlayout.bench.sides import Side, token_sides
+from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
+from kvlayout.dtypes import dtype_size_bytes
+from kvlayout.errors import LayoutError
+from kvlayout.facts.backends import Backend
+from kvlayout.geometry import layer_views
+from kvlayout.interior import Interior, default_interior
+from kvlayout.kernel_blocks import select_common_block_size
+from kvlayout.layout import KVCacheLayout
+from kvlayout.placement import get_kv_cache_config_from_groups
+from kvlayout.spec import AttentionSpec, UniformTypeKVCacheSpecs
+
+# What may differ from the given spec. far_blocks: one case a layout whose offsets pass 2^31 elements.
+VARY = ("num_kv_heads", "head_size", "head_size_v", "block_size", "dtype", "page_size_padded", "kernel_block_size",
+        "far_blocks")
+
+_OUTER = frozenset(("block_size", "page_size_padded", "kernel_block_size"))
+_HEADS = (1, 2, 3, 4, 5, 7)
+_HEAD_SIZES = (8, 16, 24, 32, 46)
+_BLOCK_SIZES = (1, 2, 4, 6, 8, 16)
+_DTYPES = ("bfloat16", "float16", "float32", "uint8")
+_TRIES = 20
+_FAR = 2**31
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One shape: a plan of some layers, the layer under test, and what is asked of it.
+
+    ``number`` counts from 0; the far cases come after all others. ``strided_inputs``: key and value are handed over
+    as slices of one wider tensor, as a model's fused projection gives them.
+    """
+
+    number: int
+    address_map: AddressMap
+    layer: str
+    spec: AttentionSpec
+    sides: tuple[Side, Side]
+    requests: Requests
+    strided_inputs: bool
+    is_far: bool = False
+
+    @property
+    def layout(self):
+        """Its layout."""
+        return self.address_map.layout
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block as the kernel sees it: of a kernel block where those split the manager's."""
+        return (self.address_map.kernel_block_sizes or [None])[0] or self.spec.block_size
+
+    @property
+    def shape(self) -> dict[str, object]:
+        """What distinguishes it, by vLLM's names; sizes in tokens, elements and bytes as there."""
+        config, spec = self.address_map.config, self.spec
+        shape = dict(num_layers=len(self.address_map.layers), num_blocks=config.num_blocks,
+                     block_size=spec.block_size, num_kv_heads=spec.num_kv_heads, head_size=spec.head_size,
+                     head_size_v=spec.head_size_v, dtype=spec.dtype)
+        if self.block_size != spec.block_size:
+            shape["kernel_block_size"] = self.block_size
+        if spec.page_size_padded is not None:
+            shape["page_size_padded"] = spec.page_size_padded
+        return shape
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The properties that a kernel may stumble over, as words."""
+        spec, layers = self.spec, self.address_map.layers
+        found = {
+            "odd head count": spec.num_kv_heads % 2 == 1 and spec.num_kv_heads > 1,
+            "head_size_v ≠ head_size": spec.head_size_v not in (0, spec.head_size),
+            "kernel blocks": self.block_size != spec.block_size,
+            "page padding": spec.page_size_padded is not None,
+            "several layers": len(layers) > 1,
+            "mixed pages": len(self.address_map.regions) > 1,
+            "strided key and value": self.strided_inputs,
+            "ignored tokens": bool((self.requests.slots < 0).any()),
+            "offsets past 2^31": self.is_far,
+        }
+        return (spec.dtype, *(name for name, holds in found.items() if holds))
+
+
+class Shapes:
+    """Draws cases: the same ones for the same arguments.
+
+    Raises LayoutError for a spec whose tokens a kernel can't be handed as key and value.
+    """
+
+    def __init__(self, spec: AttentionSpec, layouts: Sequence[KVCacheLayout], backend: Backend | None,
+                 vary: Sequence[str], seed: int):
+        if not isinstance(spec, AttentionSpec) or spec.tokens_per_state != 1 or not spec.uses_slot_mapping:
+            raise LayoutError("spec", spec, "must be attention with one state a token, addressed by slots",
+                              "Give a FullAttentionSpec, SlidingWindowSpec or MLAAttentionSpec")
+        if spec.dtype == "bool":
+            raise LayoutError("dtype", spec.dtype, "holds no fingerprints", "Give uint8")
+        self._spec, self._backend, self._vary, self._seed = spec, backend, frozenset(vary), seed
+        token_sides(*self._packed(spec, layouts[0]))
+        self.refused: dict[str, LayoutError] = {}
+        self.layouts = [layout for layout in layouts if self._is_possible(layout)]
+        if not self.layouts:
+            raise next(iter(self.refused.values()))
+
+    def case(self, number: int) -> Case:
+        """Return the case of that number: the spec as given once in each layout, then random ones."""
+        turn, place = divmod(number, len(self.layouts))
+        return self._draw(number, self.layouts[place], plain=turn == 0)
+
+    def far_case(self, number: int, layout: KVCacheLayout) -> Case:
+        """Return a case of the spec as given whose element offsets inside the layer pass 2^31."""
+        rng = np.random.default_rng([self._seed, number])
+        spec, interior = self._packed(self._spec, layout)
+        count = 2 if layout.is_block_outermost else 1
+        block = spec.page_size_bytes // dtype_size_bytes(spec.dtype)
+        num_blocks = _FAR // (count * block) + 3
+        size = self._kernel_block_size(rng, spec, frozenset())
+        return self._case(rng, number, layout, [(spec, interior)] * count, count - 1, num_blocks, size, is_far=True)
+
+    def _is_possible(self, layout: KVCacheLayout) -> bool:
+        try:
+            self._draw(0, layout, plain=False)
+        except LayoutError as error:
+            self.refused[layout.name] = error
+            return False
+        return True
+
+    def _draw(self, number: int, layout: KVCacheLayout, plain: bool) -> Case:
+        rng = np.random.default_rng([self._seed, number])
+        # Not every layout pads, splits or mixes pages, nor every backend takes all head sizes: draw again, then less.
+        steps = [self._vary, self._vary & _OUTER, frozenset()]
+        for vary in reversed(steps) if plain else steps:
+            for _ in range(_TRIES):
+                try:
+                    return self._random(rng, number, layout, vary)
+                except LayoutError as error:
+                    refused = error
+        raise refused
+
+    def _random(self, rng, number: int, layout, vary: frozenset[str]) -> Case:
+        spec, interior = self._packed(self._varied(rng, vary), layout)
+        if "page_size_padded" in vary and rng.random() < 0.25:
+            item = dtype_size_bytes(spec.dtype)
+            spec = replace(spec, page_size_padded=spec.page_size_bytes + item * int(rng.integers(1, 40)))
+            interior = interior.check(spec)
+        pages = [(spec, interior)] * int(rng.integers(1, 4))
+        local = int(rng.integers(len(pages)))
+        if rng.random() < 0.2:
+            pages.insert(int(rng.integers(len(pages) + 1)), self._packed(replace(
+                self._spec, block_size=spec.block_size, dtype=spec.dtype, head_size=spec.head_size + 8,
+                page_size_padded=None), layout))
+            local = next(i for i, page in enumerate(pages) if page[0] is spec)
+        size = self._kernel_block_size(rng, spec, vary)
+        return self._case(rng, number, layout, pages, local, int(rng.integers(3, 10)), size)
+
+    def _varied(self, rng, vary: frozenset[str]) -> AttentionSpec:
+        spec, changed = self._spec, {}
+        if not vary:
+            return spec
+        is_latent = spec.head_size_v == 0
+        if spec.state_content_bytes is not None or spec.num_head_slots is not None:
+            vary &= _OUTER  # somebody has packed the page for these heads
+
+        def pick(name: str, choices: Sequence, given, share: float = 1.0) -> None:
+            if name in vary and rng.random() < share:
+                given = choices[int(rng.integers(len(choices)))]
+            changed[name] = given
+
+        pick("num_kv_heads", (spec.num_kv_heads,) if is_latent else _HEADS, spec.num_kv_heads)
+        pick("head_size", _HEAD_SIZES, spec.head_size)
+        # V follows K unless the given spec tells them apart, or they may differ.
+        follows = spec.head_size_v if is_latent or spec.head_size_v != spec.head_size else changed["head_size"]
+        pick("head_size_v", (0,) if is_latent else _HEAD_SIZES, follows, share=0.5)
+        pick("block_size", self._block_sizes(), spec.block_size)
+        pick("dtype", _DTYPES, spec.dtype)
+        padding = spec.page_size_bytes - spec.unpadded_page_size_bytes
+        found = replace(spec, page_size_padded=None, **changed)
+        if padding and found.page_size_padded is None:
+            found = replace(found, page_size_padded=found.page_size_bytes + padding)
+        return found
+
+    def _block_sizes(self) -> Sequence[int]:
+        if self._backend is None:
+            return _BLOCK_SIZES
+        sizes = self._backend.get_supported_kernel_block_sizes(self._spec)
+        return [base * times for base in (getattr(size, "base", size) for size in sizes) for times in (1, 2, 4)]
+
+    def _packed(self, spec: AttentionSpec, layout) -> tuple[AttentionSpec, Interior]:
+        """The spec as the backend repacks it, and what lies where in its page."""
+        if self._backend is None:
+            return spec, default_interior(spec)
+        spec = self._backend.customize_spec(spec)
+        return spec, self._backend.interior(spec, layout) or default_interior(spec)
+
+    def _kernel_block_size(self, rng, spec: AttentionSpec, vary: frozenset[str]) -> int:
+        if self._backend is not None:
+            return select_common_block_size(spec.block_size, [self._backend], [spec])
+        if "kernel_block_size" not in vary or rng.random() > 0.3:
+            return spec.block_size
+        divisors = [size for size in range(1, spec.block_size) if spec.block_size % size == 0]
+        return divisors[int(rng.integers(len(divisors)))] if divisors else spec.block_size
+
+    def _case(self, rng, number, layout, pages, local: int, num_blocks: int, size: int, is_far=False) -> Case:
+        names = [f"layer.{i}" for i in range(len(pages))]
+        specs = dict(zip(names, (spec for spec, _ in pages)))
+        spec, interior = pages[local]
+        group_spec = spec if len(set(specs.values())) == 1 else UniformTypeKVCacheSpecs(spec.block_size, specs)
+        config: KVCacheConfig = get_kv_cache_config_from_groups(
+            [KVCacheGroupSpec(names, group_spec)], 0, layout, num_gpu_blocks_override=num_blocks)
+        address_map = AddressMap(config, layout, None if size == spec.block_size else [size],
+                                 dict(zip(names, (one for _, one in pages))))
+        for region in address_map.regions:
+            layer_views(region.geometry, region.tensor.layers, region.spec.dtype, config.size_bytes)
+        draw = far_requests if is_far else draw_requests
+        return Case(number, address_map, names[local], spec, token_sides(spec, interior),
+                    draw(rng, num_blocks, spec.block_size, size), bool(rng.integers(2)), is_far)

@@ -12,7 +12,9 @@ from kvlayout.errors import LayoutError
 
 # Element bytes -> (first pattern, how many): of one byte, those that are no NaN or infinity in any fp8 type; of two,
 # those that are normal in both bfloat16 and float16.
-_PATTERNS = {1: (1, 123), 2: (0x0400, 0x7700), 4: (0x00800000, 1 << 30), 8: (1 << 52, 1 << 61)}
+_PATTERNS = {1: (1, 123), 2: (0x0400, 0x7700), 4: (0x00800000, 1 << 30), 8: (1 << 52, 1 << 30)}
+# A prime that scatters the numbers: a value that was doubled, or is one off, is mostly no other element's.
+_SCATTER = 1_000_003
 _TYPES = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
@@ -25,13 +27,15 @@ class Codes:
         self.count = count
         self.dtype = np.dtype(_TYPES[item_bytes])
         self._first, self._base = _PATTERNS[item_bytes]
+        self._gather = pow(_SCATTER, -1, self._base)
         self.turns = 1
         while self._base ** self.turns < count:
             self.turns += 1
 
     def patterns(self, numbers: np.ndarray, turn: int) -> np.ndarray:
         """Return the elements that stand for ``numbers`` in one turn, of the same shape."""
-        return (self._first + numbers // self._base ** turn % self._base).astype(self.dtype)
+        digit = numbers // self._base ** turn % self._base
+        return (self._first + digit * _SCATTER % self._base).astype(self.dtype)
 
     def numbers(self, turns: list[np.ndarray]) -> np.ndarray:
         """Return the numbers that the elements of all turns stand for, int64; -1 where they are none of ours."""
@@ -39,7 +43,9 @@ class Codes:
         known = np.ones(turns[0].shape, dtype=bool)
         for turn, elements in enumerate(turns):
             digit = elements.astype(np.int64) - self._first
-            known &= (digit >= 0) & (digit < self._base)
-            found += digit * self._base ** turn
+            is_digit = (digit >= 0) & (digit < self._base)
+            known &= is_digit
+            digit = np.where(is_digit, digit, 0)  # others could leave 63 bits
+            found += digit * self._gather % self._base * self._base ** turn
         known &= found < self.count
         return np.where(known, found, -1)

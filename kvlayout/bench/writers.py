@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from kvlayout.bench.arena import Arena, SparseArena, far_arena, near_arena
+from kvlayout.bench.arena import Arena, far_arena, near_arena
 from kvlayout.bench.fault import Fault, case_fault
 from kvlayout.bench.observation import UNKNOWN, Observation, observe_writes
 from kvlayout.bench.shapes import Case
@@ -18,51 +18,44 @@ Writer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], obje
 def run_writer(writer: Writer, case: Case, device: torch.device) -> Observation | Fault | str:
     """Return what ``writer`` did in ``case``; a Fault where it raised, a clause where the machine can't run it."""
     count = len(case.requests.slots) * sum(len(side.slot) for side in case.sides)
-    arena = far_arena(case, device, count) if case.is_far else near_arena(case, device, count)
-    if isinstance(arena, str):
-        return arena
-    try:
-        return (_far if case.is_far else _near)(writer, arena, count)
-    finally:
-        if isinstance(arena, SparseArena):
-            arena.close()
+    with (far_arena if case.is_far else near_arena)(case, device, count) as arena:
+        return arena if isinstance(arena, str) else _run(writer, arena, count)
 
 
-def _near(writer: Writer, arena: Arena, count: int) -> Observation | Fault:
-    # Numbers below ``count`` are the elements handed over, the rest the arena's own places.
-    own = count + np.arange(arena.count)
-    seen = []
-    for turn in range(arena.codes.turns):
-        arena.write(own, turn)
-        fault = _call(writer, arena, turn)
-        if fault is not None:
-            return fault
-        seen.append(arena.read())
-    numbers = arena.codes.numbers(seen)
-    changed = np.flatnonzero(numbers != own)
-    return _observe(arena, changed, numbers[changed], count)
-
-
-def _far(writer: Writer, arena: Arena, count: int) -> Observation | Fault:
-    # Nobody can look at all elements of a huge arena: it is zero before, and what isn't zero then was written.
-    touched, turns = [], []
+def _run(writer: Writer, arena: Arena, count: int) -> Observation | Fault:
+    # Numbers below ``count`` are the elements handed over, the rest the marked places themselves. Nobody can look at
+    # all elements around: they are zero before, and what isn't zero then was written.
+    marked = slice(*arena.marked)
+    own = count + np.arange(marked.stop - marked.start)
+    inside, places, around = [], [], []
     for turn in range(arena.codes.turns):
         arena.clear()
+        arena.write(own, turn, marked)
         fault = _call(writer, arena, turn)
         if fault is not None:
             return fault
-        touched.append(arena.nonzero())
-        turns.append(arena.read(touched[-1]))
-    changed = np.unique(np.concatenate(touched))
-    seen = [np.zeros(len(changed), dtype=arena.codes.dtype) for _ in turns]
-    for one, places, elements in zip(seen, touched, turns):
-        one[np.searchsorted(changed, places)] = elements
-    return _observe(arena, changed, arena.codes.numbers(seen), count)
+        inside.append(arena.read(marked))
+        places.append(arena.nonzero_around())
+        around.append(arena.read(places[-1]))
+    numbers = arena.codes.numbers(inside)
+    changed = np.flatnonzero(numbers != own)
+    other, other_numbers = _together(arena, places, around)
+    ids = np.concatenate([numbers[changed], other_numbers])
+    ids = np.where(ids < count, ids, UNKNOWN)  # content of another place is nothing that was handed over
+    changed = np.concatenate([marked.start + changed, other])
+    order = np.argsort(changed)
+    offsets = (changed[order] - arena.first) * arena.codes.dtype.itemsize
+    return observe_writes(arena.case, offsets, ids[order])
 
 
-def _observe(arena: Arena, changed: np.ndarray, numbers: np.ndarray, count: int) -> Observation:
-    ids = np.where(numbers < count, numbers, UNKNOWN)  # content of another place is nothing that was handed over
-    return observe_writes(arena.case, (changed - arena.first) * arena.codes.dtype.itemsize, ids)
+def _together(arena: Arena, places: list[np.ndarray], elements: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The places that were found in any turn, and what number their elements stand for."""
+    found = np.sort(np.concatenate(places))
+    found = found[np.diff(found, prepend=-1) > 0]
+    turns = [np.zeros(len(found), dtype=arena.codes.dtype) for _ in places]
+    for turn, here, there in zip(turns, places, elements):
+        turn[np.searchsorted(found, here)] = there
+    return found, arena.codes.numbers(turns)
 
 
 def _call(writer: Writer, arena: Arena, turn: int) -> Fault | None:

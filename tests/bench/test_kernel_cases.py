@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from kvlayout import FullAttentionSpec, KVCacheLayout
 from kvlayout.bench import arena as arenas
-from kvlayout.bench import check_writer
+from kvlayout.bench import check_reader, check_writer
 from kvlayout.bench.codes import Codes
+from kvlayout.bench.examples.paged_decode import gather
 from kvlayout.bench.examples.torch_writer import write
 from kvlayout.bench.requests import draw_requests
 from kvlayout.bench.shapes import VARY, Shapes
@@ -75,34 +76,57 @@ def test_a_padded_spec_stays_padded():
     assert len({one.head_size for one in drawn}) > 2
 
 
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files of holes in memory")
+NO_HOLES = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files of holes in memory")
+
+
+@NO_HOLES
 @pytest.mark.parametrize("layout", KVCacheLayout)
 def test_far_memory_is_only_reserved(layout):
     case = Shapes(SPEC, [layout], None, VARY, 0).far_case(0, layout)
     assert case.address_map.size_bytes >= 2 * 2**31
-    arena = arenas.far_arena(case, torch.device("cpu"), 100)
-    view, last = arena.view, case.address_map.offset(case.layer, case.address_map.shape(case.layer)[0] - 1, 1, 3, 30)
-    view[-1, 1, 3, -1] = 1.0
-    view[0, 0, 0, 0] = -1.0
     start = case.address_map.offset(case.layer, 0) // 2
-    assert (arena.nonzero() - arena.first).tolist() == [start, last // 2] and last // 2 - start > 2**31 - 2**20
-    assert os.fstat(arena._file).st_blocks * 512 <= 4 * 4096
-    arena.clear()
-    assert arena.nonzero().tolist() == [] and view[-1, 1, 3, -1] == 0
-    arena.close()
+    last = case.address_map.offset(case.layer, case.address_map.shape(case.layer)[0] - 1, 1, 3, 30) // 2
+    with arenas.far_arena(case, torch.device("cpu"), 100) as arena:
+        arena.view[-1, 1, 3, -1] = 1.0
+        arena.view[0, 0, 0, 0] = -1.0
+        assert (arena.nonzero_around() - arena.first).tolist() == [start, last] and last - start > 2**31 - 2**20
+        assert os.fstat(arena._holes._file).st_blocks * 512 <= 4 * 4096
+        arena.clear()
+        assert arena.nonzero_around().tolist() == [] and arena.view[-1, 1, 3, -1] == 0
+
+
+@NO_HOLES
+@pytest.mark.parametrize("distance", [-2**31, -2**18, 2**18, 2**31 - 2**20])
+def test_a_pointer_that_leaves_the_cache_is_a_finding(distance):
+    def wild(key, value, kv_cache, slot_mapping):
+        write(key, value, kv_cache, slot_mapping)
+        kv_cache.as_strided((1, 1), (1, 1), kv_cache.storage_offset() + distance)[:] = key[0, 0, 0]
+
+    report = check_writer(wild, SPEC, cases=4, vary=["dtype"])
+    assert set(report.counts) == {"stray-outside"} and report.failed == 4
+    assert ("before the allocation" if distance < 0 else "past the allocation's end") in report.first.message
+    assert "was written over with token 0" in report.first.message
 
 
 def test_the_dense_arena_of_another_device():
     case = Shapes(SPEC, [KVCacheLayout.LBNHC], None, VARY, 0).case(0)
     room, size = 4096, case.address_map.size_bytes
-    arena = arenas.Arena(case, torch.zeros(size + 2 * room, dtype=torch.int8), room, Codes(2, 10_000))
+    memory = torch.zeros(size + 2 * room, dtype=torch.int8)
+    arena = arenas.Arena(case, memory, room, (10, 20), Codes(2, 10_000))
     arena._host = None  # as on a GPU: by torch
-    places = np.array([0, 2048, 2050])
-    arena.write(np.array([5, 6, 7]), 0, places)
-    assert arena.nonzero().tolist() == places.tolist()
-    assert arena.codes.numbers([arena.read(places)]).tolist() == [5, 6, 7]
+    places = np.array([0, 15, 2048, 2050])
+    arena.write(np.array([5, 6, 7, 8]), 0, places)
+    assert arena.nonzero_around().tolist() == [0, 2048, 2050]
+    assert arena.codes.numbers([arena.read(places)]).tolist() == [5, 6, 7, 8]
     arena.clear()
-    assert arena.nonzero().tolist() == []
+    assert arena.nonzero_around().tolist() == [] and arena.size == memory.numel() // 2
+
+
+def test_a_machine_that_cant_reserve_memory(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    report = check_writer(write, SPEC, cases=12)
+    assert report.ok and "no files of holes" in report.not_checked[0] and len(report.not_checked) == 6
+    assert check_reader(gather, SPEC, cases=12, vary=VARY[:-1]).ok
 
 
 def test_without_the_memory_it_says_so(monkeypatch):
@@ -110,9 +134,6 @@ def test_without_the_memory_it_says_so(monkeypatch):
     report = check_writer(write, SPEC, cases=6)
     assert report.ok and report.far_cases == 0 and len(report.not_checked) == 6
     assert report.not_checked[0].startswith("offsets past 2^31 in LBHNC: a kernel may copy its cache of 4,29")
-    monkeypatch.undo()
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    assert "no files of holes" in check_writer(write, SPEC, cases=6).not_checked[0]
 
 
 def test_the_bench_loads_torch_only_when_it_is_used():

@@ -20,6 +20,7 @@ from kvlayout.memory.cache import KVCache
 from kvlayout.memory.device import memory_info
 
 _ROOM_BYTES = 1 << 14  # at most, with fingerprints, on each side
+_MOST_MARKED_BYTES = 1 << 26
 _RESERVE_BYTES = 1 << 32  # of zeros behind the room, on each side, where memory can be reserved
 _ALIGNMENT_BYTES = 4096
 _CHUNK_ELEMENTS = 1 << 28
@@ -98,6 +99,11 @@ class Arena:
         return places if isinstance(places, slice) else torch.from_numpy(places).to(self._elements.device)
 
 
+def has_background(case: Case) -> bool:
+    """Whether a case's memory is small enough to hold a fingerprint in each place."""
+    return not case.is_far and case.address_map.size_bytes <= _MOST_MARKED_BYTES
+
+
 @contextmanager
 def near_arena(case: Case, device: torch.device, extra: int) -> Iterator[Arena]:
     """An arena whose cache and room are marked, with codes for all those places and ``extra`` numbers more."""
@@ -116,7 +122,7 @@ def near_arena(case: Case, device: torch.device, extra: int) -> Iterator[Arena]:
 
 @contextmanager
 def far_arena(case: Case, device: torch.device, count: int) -> Iterator[Arena | str]:
-    """An arena of zeros in which an offset that wraps at 32 bits stays inside; codes for ``count`` numbers.
+    """An arena of zeros of any size, in which an offset that wraps at 32 bits stays inside; ``count`` numbers.
 
     Where the machine can't: the reason, as one clause.
     """

@@ -37,8 +37,9 @@ def check_writer(
     for a token to be ignored. The whole allocation is watched: other tokens and layers, padding, and room around it.
 
     ``layouts``: members, names or PhysicalLayouts; None means those of ``backend``, or all six. ``backend``: a name,
-    class or object as for :func:`kvlayout.as_backend`; it repacks the spec, chooses kernel blocks, and declares where
-    K and V (and scales, which then stand behind the values in key and value) lie in a page.
+    class or object as for :func:`kvlayout.as_backend`; it repacks the spec, chooses kernel blocks, limits head sizes
+    and dtypes to those that it lists (V's size follows K's), and declares where in a page K and V lie, and scales,
+    which then stand behind the values in key and value.
     ``cases``: how many shapes, the given spec first, then random ones; ``vary``: what may differ in them, of
     ``VARY``; its "far_blocks" adds one shape a layout whose offsets pass 2^31 elements, in memory that is only
     reserved. A writer that raises is a finding. Raises LayoutError for arguments that no shape can be made from.
@@ -92,7 +93,11 @@ def _check(run: Callable, name: str, kernel, spec, layouts, cases, seed, backend
                     for layout, error in shapes.refused.items()]
     for number in range(cases):
         case = shapes.case(number)
-        tally.add(case, run(kernel, case, place))
+        outcome = run(kernel, case, place)
+        if isinstance(outcome, str):
+            not_checked.append(f"case {number} in {case.layout.name}: {outcome}.")
+        else:
+            tally.add(case, outcome)
     if "far_blocks" in vary:
         not_checked += _far(run, kernel, shapes, cases, place, tally)
     else:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from kvlayout.bench.arena import Arena, far_arena, near_arena
+from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena
 from kvlayout.bench.fault import Fault, case_fault
 from kvlayout.bench.observation import NOWHERE, Observation, Rows, expected_offsets, reader_rows
 from kvlayout.bench.shapes import Case
@@ -25,7 +25,7 @@ def run_reader(reader: Reader, case: Case, device: torch.device) -> Observation 
     """
     rows = reader_rows(case)
     expected = expected_offsets(case, rows.slot).ravel()
-    if not case.is_far:
+    if has_background(case):
         with near_arena(case, device, 0) as arena:
             return _read(reader, arena, np.arange(*arena.marked), rows, expected)
     places = _with_wraps(expected // dtype_size_bytes(case.spec.dtype))

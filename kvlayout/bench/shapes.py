@@ -27,11 +27,13 @@ VARY = ("num_kv_heads", "head_size", "head_size_v", "block_size", "dtype", "page
 
 _OUTER = frozenset(("block_size", "page_size_padded", "kernel_block_size"))
 _HEADS = (1, 2, 3, 4, 5, 7)
-_HEAD_SIZES = (8, 16, 24, 32, 46)
+_HEAD_SIZES = (8, 16, 24, 32)
 _BLOCK_SIZES = (1, 2, 4, 6, 8, 16)
+_ODD_HEAD_SIZES = (46,)  # a backend of vLLM takes multiples of 8 at best
 _DTYPES = ("bfloat16", "float16", "float32", "uint8")
 _TRIES = 100
 _FAR = 2**31
+_LARGE_PAGE = 1 << 18  # elements: of larger ones a pool has few, so that a case stays a matter of milliseconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +107,9 @@ class Shapes:
                               "Give a FullAttentionSpec, SlidingWindowSpec or MLAAttentionSpec")
         if spec.dtype == "bool":
             raise LayoutError("dtype", spec.dtype, "holds no fingerprints", "Give uint8")
-        self._spec, self._backend, self._vary, self._seed = spec, backend, frozenset(vary), seed
+        # Few backends take another head size for V, and none says so: the given spec does.
+        vary = frozenset(vary) - (set() if backend is None else {"head_size_v"})
+        self._spec, self._backend, self._vary, self._seed = spec, backend, vary, seed
         packed = self._packed(spec)
         size = self._kernel_block_size(np.random.default_rng(seed), packed, frozenset())
         token_sides(packed, self._interior(packed.copy_with_new_block_size(size), layouts[0]))
@@ -154,7 +158,8 @@ class Shapes:
         if "page_size_padded" in vary and rng.random() < 0.25:
             item = dtype_size_bytes(spec.dtype)
             spec = replace(spec, page_size_padded=spec.page_size_bytes + item * int(rng.integers(1, 40)))
-        pages = [spec] * int(rng.integers(1, 4))
+        page = spec.page_size_bytes // dtype_size_bytes(spec.dtype)
+        pages = [spec] * (int(rng.integers(1, 4)) if page < _LARGE_PAGE else 1)
         local = int(rng.integers(len(pages)))
         if rng.random() < 0.2:
             pages.insert(int(rng.integers(len(pages) + 1)), self._packed(replace(
@@ -162,7 +167,8 @@ class Shapes:
                 page_size_padded=None)))
             local = next(i for i, page in enumerate(pages) if page is spec)
         size = self._kernel_block_size(rng, spec, vary)
-        return self._case(rng, number, layout, pages, local, int(rng.integers(3, 10)), size)
+        num_blocks = int(rng.integers(3, 10 if page < _LARGE_PAGE else 4))
+        return self._case(rng, number, layout, pages, local, num_blocks, size)
 
     def _varied(self, rng, vary: frozenset[str]) -> AttentionSpec:
         spec, changed = self._spec, {}
@@ -178,17 +184,29 @@ class Shapes:
             changed[name] = given
 
         pick("num_kv_heads", (spec.num_kv_heads,) if is_latent else _HEADS, spec.num_kv_heads)
-        pick("head_size", _HEAD_SIZES, spec.head_size)
+        sizes = self._head_sizes()
+        pick("head_size", sizes, spec.head_size)
         # V follows K unless the given spec tells them apart, or they may differ.
         follows = spec.head_size_v if is_latent or spec.head_size_v != spec.head_size else changed["head_size"]
-        pick("head_size_v", (0,) if is_latent else _HEAD_SIZES, follows, share=0.5)
+        pick("head_size_v", (0,) if is_latent else sizes, follows, share=0.5)
         pick("block_size", self._block_sizes(), spec.block_size)
-        pick("dtype", _DTYPES, spec.dtype)
+        pick("dtype", self._dtypes(), spec.dtype)
         padding = spec.page_size_bytes - spec.unpadded_page_size_bytes
         found = replace(spec, page_size_padded=None, **changed)
         if padding and found.page_size_padded is None:
             found = replace(found, page_size_padded=found.page_size_bytes + padding)
         return found
+
+    def _head_sizes(self) -> Sequence[int]:
+        if self._backend is None:
+            return _HEAD_SIZES + _ODD_HEAD_SIZES
+        return [size for size in self._backend.head_sizes if size <= 256] or _HEAD_SIZES
+
+    def _dtypes(self) -> Sequence[str]:
+        if self._backend is None or not self._backend.dtypes:
+            return _DTYPES
+        takes_fp8 = any(name.startswith("fp8") for name in self._backend.kv_cache_dtypes)
+        return [name for name in _DTYPES if name in self._backend.dtypes or (takes_fp8 and name == "uint8")]
 
     def _block_sizes(self) -> Sequence[int]:
         if self._backend is None:

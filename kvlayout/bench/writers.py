@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from kvlayout.bench.arena import Arena, far_arena, near_arena
+from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena
 from kvlayout.bench.fault import Fault, case_fault
 from kvlayout.bench.observation import UNKNOWN, Observation, observe_writes
 from kvlayout.bench.shapes import Case
@@ -18,7 +18,7 @@ Writer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], obje
 def run_writer(writer: Writer, case: Case, device: torch.device) -> Observation | Fault | str:
     """Return what ``writer`` did in ``case``; a Fault where it raised, a clause where the machine can't run it."""
     count = len(case.requests.slots) * sum(len(side.slot) for side in case.sides)
-    with (far_arena if case.is_far else near_arena)(case, device, count) as arena:
+    with (near_arena if has_background(case) else far_arena)(case, device, count) as arena:
         return arena if isinstance(arena, str) else _run(writer, arena, count)
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlayout import FullAttentionSpec, KVCacheLayout
+from kvlayout import FullAttentionSpec, KVCacheLayout, get_backend
 from kvlayout.bench import arena as arenas
 from kvlayout.bench import check_reader, check_writer
 from kvlayout.bench.codes import Codes
@@ -120,6 +120,29 @@ def test_the_dense_arena_of_another_device():
     assert arena.codes.numbers([arena.read(places)]).tolist() == [5, 6, 7, 8]
     arena.clear()
     assert arena.nonzero_around().tolist() == [] and arena.size == memory.numel() // 2
+
+
+def test_a_backends_limits_hold():
+    """What FLASHINFER lists: head sizes, element types, kernel blocks, and no other head size for V."""
+    spec = FullAttentionSpec(block_size=64, num_kv_heads=2, head_size=64, dtype="bfloat16")
+    backend = get_backend("FLASHINFER")
+    shapes = Shapes(spec, list(KVCacheLayout), backend, VARY, 0)
+    drawn = [shapes.case(number) for number in range(120)]
+    assert {one.spec.head_size for one in drawn} == {64, 128, 256}
+    assert all(one.spec.head_size_v == one.spec.head_size for one in drawn)
+    assert {one.spec.dtype for one in drawn} == {"float16", "bfloat16", "uint8"}
+    assert {one.block_size for one in drawn} == {16, 32, 64} and any("kernel blocks" in one.features for one in drawn)
+
+
+@NO_HOLES
+def test_large_memory_has_no_background():
+    spec = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, dtype="bfloat16", page_size_padded=1 << 26)
+    case = Shapes(spec, [KVCacheLayout.LBNHC], None, [], 0).case(0)
+    assert not arenas.has_background(case)
+    layouts = ["LBNHC", "BLHNC"]
+    assert check_writer(write, spec, cases=4, vary=[], layouts=layouts).ok
+    assert check_reader(gather, spec, cases=4, vary=[], layouts=layouts).ok
+    assert check_writer(lambda *given: None, spec, cases=4, vary=[], layouts=layouts).counts == {"not-written": 4}
 
 
 def test_a_machine_that_cant_reserve_memory(monkeypatch):

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from kvlayout.errors import LayoutError
+from kvlayout.facts.catalogue import Backend
 from kvlayout.facts.user_backend import UserBackend, user_backend
 from kvlayout.finding import Finding
 from kvlayout.layout import KVCacheLayout
@@ -20,7 +21,7 @@ _OPTIONAL = {
 
 
 def check_backend(obj: object, specs: Iterable[KVCacheSpec] = (), *, vllm_version: str = NEWEST) -> list[Finding]:
-    """Return what ``obj`` (a class, or an object of one) lacks or gets wrong; errors first.
+    """Return what ``obj`` (a class, an object of one, or a Backend) lacks or gets wrong; errors first.
 
     ``specs``: pages that it would be handed, as layers report them. Rules: "missing-method", "wrong-answer",
     "abstract-method", "prototype-layout", "changed-block".
@@ -29,10 +30,11 @@ def check_backend(obj: object, specs: Iterable[KVCacheSpec] = (), *, vllm_versio
     if any(one.is_error for one in found):
         return found
     try:
-        backend = user_backend(obj, vllm_version)
+        backend = obj if isinstance(obj, Backend) else user_backend(obj, vllm_version)
     except LayoutError as error:
         return [_wrong(error), *found]
-    found += _prototypes(backend)
+    if isinstance(backend, UserBackend):
+        found += _prototypes(backend)
     for spec in dict.fromkeys(specs):
         found += _packs(backend, spec)
     told = {(one.rule, one.message): one for one in found}  # several pages may give the same one
@@ -72,7 +74,7 @@ def _prototypes(backend: UserBackend) -> list[Finding]:
                     {"layouts": names}, None, "Force it with layout= to see the cache in it")]
 
 
-def _packs(backend: UserBackend, spec: KVCacheSpec) -> list[Finding]:
+def _packs(backend: Backend, spec: KVCacheSpec) -> list[Finding]:
     """What goes wrong where the backend is handed one page."""
     try:
         packed = backend.customize_spec(spec)

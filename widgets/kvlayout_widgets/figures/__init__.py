@@ -15,5 +15,6 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".resolver": ("ResolverFigure", "resolver_figure"),
     ".strides": ("StridesFigure", "strides_figure"),
     ".transfer": ("TransferFigure", "transfer_figure"),
+    ".scores": ("ScoresFigure", "scores_figure"),
     ".exchange": ("ExchangeFigure", "exchange_figure"),
 })

@@ -23,6 +23,7 @@ from kvlayout_widgets.landing_bar import LandingBar
 from kvlayout_widgets.selection_bar import SelectionBar
 from kvlayout_widgets.state import State
 from kvlayout_widgets.tabs.base import PictureTab, Tab
+from kvlayout_widgets.tabs.bench import BenchTab
 from kvlayout_widgets.tabs.clinic import ClinicTab
 from kvlayout_widgets.tabs.code import CodeTab
 from kvlayout_widgets.tabs.compare import CompareTab
@@ -33,7 +34,8 @@ from kvlayout_widgets.tabs.resolver import ResolverTab
 from kvlayout_widgets.tabs.strides import StridesTab
 from kvlayout_widgets.tabs.transfer import TransferTab
 
-TABS = (OffsetsTab, PageTab, MemoryTab, CompareTab, TransferTab, ClinicTab, ResolverTab, StridesTab, CodeTab)
+TABS = (OffsetsTab, PageTab, MemoryTab, CompareTab, TransferTab, ClinicTab, BenchTab, ResolverTab, StridesTab,
+        CodeTab)
 
 
 class Explorer:

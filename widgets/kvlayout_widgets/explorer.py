@@ -43,8 +43,8 @@ class Explorer:
 
     ``selection`` is a Selection, or a captured cache: a KVCacheConfig, or the path of a capture's JSON. Or give a
     Selection's arguments by name, for example ``Explorer(model="Qwen/Qwen3-0.6B")``.
-    ``backends``: classes of your own, offered beside vLLM's. ``theme``: "light", "dark", or None to follow
-    JupyterLab. Raises LayoutError for a selection that no plan follows from.
+    ``backends``: classes of your own, offered beside vLLM's; Bench, Prototype lists what one lacks. ``theme``:
+    "light", "dark", or None to follow JupyterLab. Raises LayoutError for a selection that no plan follows from.
 
     Attributes:
         state: choices, plan, selected coordinate and cache (:class:`~kvlayout_widgets.state.State`)
@@ -75,6 +75,8 @@ class Explorer:
         self.tabs: dict[str, Tab] = {tab.title: tab(self.state, self.act) for tab in TABS}
         self._header, self._status = widgets.HTML(), widgets.HTML()
         self._message, self._is_busy = "", False
+        if self.state.broken:
+            self._message = f"Not offered: {self.state.broken[0][1]} Bench, Prototype lists what is wrong."
         self._tabs = widgets.Tab([tab.widget for tab in self.tabs.values()], titles=list(self.tabs), selected_index=0)
         self.widget = self._build()
         self.state.observe(self._mark_stale, ["plan", "coordinate", "problem", "cache", "landing"])

@@ -5,6 +5,7 @@ No widget is in here: a test or a script changes the state and reads the plan.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from weakref import WeakSet
 
@@ -12,6 +13,7 @@ import traitlets
 
 from kvlayout.captured import is_captured, settled
 from kvlayout.errors import LayoutError
+from kvlayout.facts.backends import as_backend
 from kvlayout.landing import Landing
 from kvlayout.memory.cache import KVCache, allocate_kv_cache
 from kvlayout.plan import Plan, make_plan
@@ -35,7 +37,8 @@ class State(traitlets.HasTraits):
         cache_plan: the plan that ``cache`` was allocated from
         landing: where tokens landed in the plan's cache, to be lit; None once another plan is shown
     ``choices`` are what the controls say, as arguments of a Selection, also where no plan follows from them;
-    ``refusals`` {layout: why} are those that vLLM's resolver excludes for them.
+    ``refusals`` {layout: why} are those that vLLM's resolver excludes for them. ``backends`` are the user's own that
+    can be planned with, ``broken`` [(class, why)] the others; where the selection names one, none is left out.
     """
 
     plan = traitlets.Instance(Plan, allow_none=True)
@@ -48,7 +51,8 @@ class State(traitlets.HasTraits):
     def __init__(self, selection: Selection, backends: tuple = ()):
         super().__init__()
         self.choices: dict[str, object] = selection.to_dict()
-        self.backends = tuple(backends)
+        self.broken = [] if selection.backend is not None else _broken(backends, selection.vllm_version)
+        self.backends = tuple(one for one in backends if not any(one is odd for odd, _ in self.broken))
         self.refusals: dict[str, str] = {}
         _states.add(self)
         self.try_change()
@@ -175,6 +179,17 @@ class State(traitlets.HasTraits):
         old, new = self.cache_plan, self.plan
         return ((old.config, old.layout, old.kernel_block_sizes, old.interiors)
                 != (new.config, new.layout, new.kernel_block_sizes, new.interiors))
+
+
+def _broken(backends: Iterable[object], vllm_version: str) -> list[tuple[object, LayoutError]]:
+    """Return the classes that can't be taken as a backend, each with the reason."""
+    found = []
+    for one in backends:
+        try:
+            as_backend(one, vllm_version)
+        except LayoutError as error:
+            found.append((one, error))
+    return found
 
 
 def _nearest(plan: Plan, old: Coordinate | None, old_plan: Plan | None) -> Coordinate | None:

@@ -78,7 +78,7 @@ class PrototypePanel(TextTab):
         self._offer()
         name = chosen(self.backend)
         if name is None:
-            return paragraph(_EMPTY if not self.state.backends else "Choose a backend to try.", "note") + code(SAMPLE)
+            return paragraph("Choose a backend to try." if self._own else _EMPTY, "note") + code(SAMPLE)
         selection = Selection.from_dict(self.state.choices)
         beside = [self._of(one) for one in self.beside.value if one != name]
         self.trial = try_backend(self._of(name), selection, beside=beside)
@@ -91,21 +91,28 @@ class PrototypePanel(TextTab):
 
     def _of(self, name: str) -> object:
         if name.startswith(_OWN):
-            return self.state.backends[int(name.removeprefix(_OWN))]
+            return self._own[int(name.removeprefix(_OWN))]
         return get_backend(name, self.state.choices["vllm_version"])
+
+    @property
+    def _own(self) -> list[object]:
+        """The user's own: those that can be planned with, then the broken ones."""
+        return [*self.state.backends, *(one for one, _ in self.state.broken)]
 
     def _offer(self) -> None:
         """List the user's own and those of the chosen release."""
         version = self.state.choices["vllm_version"]
-        listed = [(f"{as_backend(one, version).name} (yours)", f"{_OWN}{index}")
+        usable = [(f"{as_backend(one, version).name} (yours)", f"{_OWN}{index}")
                   for index, one in enumerate(self.state.backends)]
-        listed += [(text, name) for text, name in backend_options(version) if name is not None]
+        broken = [(f"{getattr(one, '__name__', type(one).__name__)} (yours, ✗)", f"{_OWN}{index}")
+                  for index, (one, _) in enumerate(self.state.broken, len(usable))]
+        usable += [(text, name) for text, name in backend_options(version) if name is not None]
 
         def fill() -> None:
-            choose(self.backend, chosen(self.backend), [("a backend …", None), *listed])
-            if list(self.beside.options) != listed:
-                kept = tuple(one for one in self.beside.value if one in [name for _, name in listed])
-                self.beside.options = listed
+            choose(self.backend, chosen(self.backend), [("a backend …", None), *broken, *usable])
+            if list(self.beside.options) != usable:
+                kept = tuple(one for one in self.beside.value if one in [name for _, name in usable])
+                self.beside.options = usable
                 self.beside.value = kept
         self._set(fill)
 

@@ -9,7 +9,7 @@ from tests.browser.explorer_page import ExplorerPage
 pytestmark = pytest.mark.browser
 
 MINE = """type("Mine", (__import__("kvlayout.bench").bench.PrototypeBackend,),
-    {"layouts": ("HBLNC", "BLHNC", "LBHNC"), "page_alignment": 100_000})"""
+    {"layouts": ("HBLNC", "BLHNC", "LBHNC"), "page_alignment": 4096})"""
 
 
 def select(explorer, label, option):
@@ -51,7 +51,7 @@ def test_the_panels(lab, lab_page):
     press(explorer, "What can I run?")
     select(explorer, "Platform", "cuda")
     select(explorer, "Compare with", "0.31.0")
-    explorer.root.get_by_role("cell", name=re.compile("FLASH_ATTN$")).first.wait_for()
+    explorer.root.get_by_role("cell", name=re.compile("^▶ FLASH_ATTN")).first.wait_for()
     explorer.notebook.screenshot("bench-backends", of=explorer.root)
 
     explorer.panel("Prototype")
@@ -59,6 +59,15 @@ def test_the_panels(lab, lab_page):
     select(explorer, "Together with", "CPU_ATTN (cpu)")
     explorer.root.get_by_text("is not supported by CPU_ATTN").wait_for()
     explorer.notebook.screenshot("bench-prototype", of=explorer.root)
+    explorer.page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
+    explorer.page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
+    explorer.notebook.wait_idle()
+    for panel in ("Prototype", "Backends", "Layouts"):
+        explorer.panel(panel)
+        explorer.notebook.screenshot(f"bench-{panel.lower()}-dark", of=explorer.root)
+    assert explorer.ask("explorer.visible.drawing.theme.name") == "dark"
+    explorer.panel("Prototype")
     press(explorer, "Show it in all tabs")
     explorer.root.get_by_text("All tabs show Mine in HBLNC now").wait_for()
     select(explorer, "Try", "a backend …")

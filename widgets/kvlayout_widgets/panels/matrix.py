@@ -47,7 +47,7 @@ class MatrixPanel(TextTab):
                              "Latent attention (MLA), or plain keys and values", 44, 190)
         self.head_size = _text("Head size", "Elements of a head that it must take", 64, 130)
         self.block_size = _text("Block size", "Tokens a block that it must take", 66, 140)
-        self.name = _text("Name has", "Part of a backend's name", 64, 190)
+        self.name = _text("Name has", "Part of a backend's name", 76, 200)
         self.mine = widgets.Button(description="What can I run?", layout=widgets.Layout(width="140px"),
                                    tooltip="Ask for what the selected layer needs on the machine that is chosen")
         self.clear = widgets.Button(description="Clear", layout=widgets.Layout(width="70px"),
@@ -133,14 +133,14 @@ def matrix_html(matrix: BackendMatrix, part: str, used: set[str]) -> str:
     """
     rows = [row for row in matrix if part.lower() in row.backend.lower()]
     names = list(KVCacheLayout.__members__)
-    cells = [(_name(row, row.backend in used), *(cell_html(row.cells[name]) for name in names), _facts(row),
+    cells = [(_name(row, row.backend in used), *(cell_html(row.cells[name]) for name in names),
               "".join(paragraph(one, "note") for one in row.not_settled)) for row in rows]
     said = f"{len(rows):,} of {len(matrix) + len(matrix.excluded):,} backends of vLLM {matrix.version}"
     if not rows:
         named = f" and has {part!r} in its name" if part else ""
         shown = paragraph(f"✗ No backend of vLLM {matrix.version} does all that{named}.", "note")
     else:
-        header = ("backend", *map(layout_chips, names), "takes", "not settled")
+        header = ("backend, and where it runs", *map(layout_chips, names), "not settled")
         shown = f'<div class="kvl-scroll">{table(header, cells)}</div>'
     excluded = [(escape(name), escape(why)) for name, why in matrix.excluded.items() if part.lower() in name.lower()]
     rest = fold(f"{len(excluded):,} that can't, and why", table(("backend", "why not"), excluded)) if excluded else ""
@@ -191,16 +191,13 @@ def _value(value: object) -> str:
 
 def _name(row: MatrixRow, is_used: bool) -> str:
     mark = "<b>▶</b> " if is_used else ""
-    source = paragraph("read from source", "note") if row.from_source else ""
-    return f"{mark}{span(row.backend, '', row.class_path)}{source}"
-
-
-def _facts(row: MatrixRow) -> str:
     where = row.facts["platforms"]
-    parts = ["anywhere" if where == ("any",) else ", ".join(where)]
-    parts += [words for words, is_so in (("MLA", row.facts["is_mla"]), ("sparse", row.facts["is_sparse"]),
-                                         ("state", row.facts["is_ssm"])) if is_so]
-    return paragraph(" · ".join(parts), "note")
+    parts = ["not recorded where" if where == ("any",) else ", ".join(where)]
+    kinds = (("MLA", row.facts["is_mla"]), ("sparse", row.facts["is_sparse"]), ("state", row.facts["is_ssm"]),
+             ("read from source", row.from_source))
+    parts += [words for words, is_so in kinds if is_so]
+    name = f'<div class="kvl-long" title="{escape(row.class_path)}">{mark}{escape(row.backend)}</div>'
+    return name + paragraph(" · ".join(parts), "note")
 
 
 def _legend() -> str:

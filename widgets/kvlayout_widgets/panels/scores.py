@@ -160,29 +160,23 @@ def scores_table(listed: list[Score], measure: str, chosen: str, title: str, sco
     rows = []
     for one in [*first, *later]:
         place = "–" if measure not in one.measures else f"{values.index(one.measures[measure]) + 1}"
-        marks = [*(["<b>vLLM</b>"] if one.in_vllm else []), *(["<b>▶ this cache</b>"]
-                                                            if one.layout.name == chosen else [])]
-        head = (place, layout_chips(one.layout.name), f"<span>{' · '.join(marks)}</span>")
-        if one.refused:
-            own = one.measures.get(measure)
-            rows.append((*head, "–" if own is None else f"<b>{value_words(measure, own)}</b>", *("–",) * 6,
-                         span("✗ refused", "bad") + paragraph(one.refused, "note")))
-            continue
-        rows.append((*head, f"<b>{value_words(measure, one.measures[measure])}</b>", *_cells(one.measures),
-                     _expressible(one)))
-    header = ("place", "layout", "", escape(f"{measure} ({MEASURES[measure].unit})"),
-              *(span(f"{words}", "", MEASURES[f"{name} {first_of}"].meaning) for name, first_of, words in (
-                  ("block", "runs", "block: runs × bytes"), ("layer", "runs", "layer: runs × bytes"),
-                  ("head shard", "runs", "head shard: runs × bytes"), ("token", "runs", "token: runs × bytes"),
-                  ("read", "sectors", "decode read: sectors / lines"),
-                  ("write", "sectors", "decode write: sectors / lines"))), "stays expressible")
+        marks = " ".join([*(["▶"] if one.layout.name == chosen else []), *(["vLLM"] if one.in_vllm else [])])
+        value = "–" if measure not in one.measures else _value(measure, one.measures[measure])
+        rows.append((place, layout_chips(one.layout.name) + f"<b>{marks}</b>", f"<b>{value}</b>", *(
+            _cells(one.measures) if not one.refused else ("–",) * 6), _expressible(one)))
+    header = ("place", "layout", escape(f"{measure} ({MEASURES[measure].unit})"), *(
+        span(f"{name}: runs × bytes", "", MEASURES[f"{name} runs"].meaning)
+        for name in ("block", "layer", "head shard", "token")), *(
+        span(f"decode {name}: sectors / lines", "", MEASURES[f"{name} sectors"].meaning)
+        for name in ("read", "write")), "stays expressible")
     hidden = len(rest) - len(later)
     more = paragraph(f"and {hidden:,} more; sort or filter to see them", "note") if hidden else ""
     left_out = len(scores) - len(listed)
     note = paragraph(f"{left_out:,} of {len(scores):,} are left out by the filter", "note") if left_out else ""
     if not rows:
         return paragraph("· None of the orders is like that for these pages.", "note")
-    return f'<div class="kvl-scroll">{table(header, rows, f"Scores for {title}")}</div>{more}{note}'
+    caption = f"Scores for {title}; ▶ is this cache's layout"
+    return f'{paragraph(caption, "section")}<div class="kvl-scroll">{table(header, rows)}</div>{more}{note}'
 
 
 def _cells(measures: dict[str, int]) -> list[str]:
@@ -192,7 +186,14 @@ def _cells(measures: dict[str, int]) -> list[str]:
     return [f"<span>{one}</span>" for one in (*runs, *lines)]
 
 
+def _value(measure: str, value: int) -> str:
+    """A value without its unit, which stands above it."""
+    return value_words(measure, value) if measure in _FLAGS else f"{value:,}"
+
+
 def _expressible(one: Score) -> str:
+    if one.refused:
+        return span("✗ refused", "bad") + paragraph(one.refused, "note")
     there = [name for name in _FLAGS if one.measures.get(name)]
     lacks = [name for name in _FLAGS if name not in there]
     tooltip = f"not: {', '.join(lacks)}" if lacks else "all of them"

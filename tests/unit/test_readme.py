@@ -19,6 +19,7 @@ COMMANDS = [line.split("#")[0] for line in re.findall(r"^python -m kvlayout (.*)
 
 def test_its_python():
     pytest.importorskip("torch", reason="the README's code allocates a cache, which needs torch")
+    pytest.importorskip("ipywidgets", reason="the README's code opens an explorer")
     blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

@@ -100,8 +100,10 @@ class ScoresFigure(Drawing):
     def words_at(self, x: float, y: float) -> str:
         """Return what the tip says about a point."""
         one = self.at(x, y)
-        return "" if one is None else (f"{one.layout.name}{', one of vLLM’s' if one.in_vllm else ''}\n"
-                                       f"{self._measure}: {value_words(self._measure, one.measures[self._measure])}")
+        if one is None:
+            return ""
+        mark = ", one of vLLM's" if one.in_vllm else ""
+        return f"{one.layout.name}{mark}\n{self._measure}: {value_words(self._measure, one.measures[self._measure])}"
 
     def _height(self, at: int) -> float:
         return self._transform(self.order[at].measures[self._measure])

@@ -146,7 +146,8 @@ def trial_html(trial: Trial) -> str:
         if verdict is not None:
             parts += [paragraph(title, "section"), verdict_html(verdict)]
     if trial.plan is not None:
-        parts += [paragraph(f"The page as it is packed, in {trial.plan.layout.name}", "section"),
+        forced = ", as forced" if trial.plan.selection.layout is not None else ""
+        parts += [paragraph(f"The page as it is packed, in {trial.plan.layout.name}{forced}", "section"),
                   pages_html(trial.pages)]
     return "".join(parts)
 
@@ -182,7 +183,7 @@ def pages_html(pages: Iterable[PackedPage]) -> str:
     if not pages:
         return paragraph("None of this rank's layers is served by it.", "note")
     rows = [(_layers(one.layers), f"{one.kernel_block_size:,}", _numbers(one.shape), _numbers(one.strides),
-             exact_bytes(one.page_size_bytes), exact_bytes(one.padding_bytes), _view(one), _fields(one),
+             span(exact_bytes(one.page_size_bytes)), span(exact_bytes(one.padding_bytes)), _view(one), _fields(one),
              _repacked(one)) for one in pages[:_SHOWN]]
     more = paragraph(f"and {len(pages) - _SHOWN:,} more pages", "note") if len(pages) > _SHOWN else ""
     header = ("layers", "kernel block (tokens)", "[B, H, N, C] (bytes of C)", "strides (bytes)", "page",

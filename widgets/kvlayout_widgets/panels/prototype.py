@@ -193,7 +193,8 @@ def pages_html(pages: Iterable[PackedPage]) -> str:
 
 def _layers(layers: tuple[str, ...]) -> str:
     text = layers[0] if len(layers) == 1 else f"{layers[0]} and {len(layers) - 1:,} more"
-    return span(text, "", ", ".join(layers[:_SHOWN]) + (" …" if len(layers) > _SHOWN else ""))
+    names = ", ".join(layers[:_SHOWN]) + (" …" if len(layers) > _SHOWN else "")
+    return f'<div class="kvl-long" title="{escape(names)}">{escape(text)}</div>'
 
 
 def _numbers(values: Iterable[int]) -> str:

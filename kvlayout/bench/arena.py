@@ -99,6 +99,14 @@ class Arena:
         return places if isinstance(places, slice) else torch.from_numpy(places).to(self._elements.device)
 
 
+def sorted_once(places: np.ndarray) -> np.ndarray:
+    """Return the places in order, each once."""
+    places = np.sort(places)  # np.unique hashes, which takes several times as long
+    first = np.ones(len(places), dtype=bool)
+    first[1:] = places[1:] != places[:-1]
+    return places[first]
+
+
 def has_background(case: Case) -> bool:
     """Whether a case's memory is small enough to hold a fingerprint in each place."""
     return not case.is_far and case.address_map.size_bytes <= _MOST_MARKED_BYTES

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena
+from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena, sorted_once
 from kvlayout.bench.fault import Fault, case_fault
 from kvlayout.bench.observation import NOWHERE, Observation, Rows, expected_offsets, reader_rows
 from kvlayout.bench.shapes import Case
@@ -47,7 +47,7 @@ def takes_head_size(reader: Reader) -> bool:
 def _with_wraps(elements: np.ndarray) -> np.ndarray:
     """The elements of a far case, and those where a product that wraps at 32 bits would look for them."""
     wrapped = [elements + times * 2**32 for times in (-1, 0, 1)]
-    return np.unique(np.concatenate([*wrapped, elements % 2**32]))
+    return sorted_once(np.concatenate([*wrapped, elements % 2**32]))
 
 
 def _read(reader: Reader, arena: Arena, places: np.ndarray, rows: Rows, expected: np.ndarray) -> Observation | Fault:
@@ -66,9 +66,11 @@ def _read(reader: Reader, arena: Arena, places: np.ndarray, rows: Rows, expected
     number = codes.numbers(returned)
     found = np.where(number < 0, NOWHERE, (places[number] - arena.first) * item)
     changed = places[codes.numbers(kept) != numbers]
-    others = np.setdiff1d(np.concatenate(around), places)
-    stray = (np.union1d(changed, others) - arena.first) * item
-    return replace(Observation(arena.case, rows, expected, found), stray=stray)
+    others = np.concatenate(around)
+    index = np.minimum(np.searchsorted(places, others), len(places) - 1)
+    others = others[places[index] != others]
+    stray = sorted_once(np.concatenate([changed, others]))
+    return replace(Observation(arena.case, rows, expected, found), stray=(stray - arena.first) * item)
 
 
 def _call(reader: Reader, arena: Arena, rows: Rows) -> np.ndarray | Fault:

@@ -19,7 +19,7 @@ from kvlayout.interior import Interior, default_interior
 from kvlayout.kernel_blocks import select_common_block_size
 from kvlayout.layout import KVCacheLayout
 from kvlayout.placement import get_kv_cache_config_from_groups
-from kvlayout.spec import AttentionSpec, UniformTypeKVCacheSpecs
+from kvlayout.spec import AttentionSpec, MultipleOf, UniformTypeKVCacheSpecs
 
 # What may differ from the given spec. far_blocks: one case a layout whose offsets pass 2^31 elements.
 VARY = ("num_kv_heads", "head_size", "head_size_v", "block_size", "dtype", "page_size_padded", "kernel_block_size",
@@ -211,8 +211,13 @@ class Shapes:
     def _block_sizes(self) -> Sequence[int]:
         if self._backend is None:
             return _BLOCK_SIZES
-        sizes = self._backend.get_supported_kernel_block_sizes(self._spec)
-        return [base * times for base in (getattr(size, "base", size) for size in sizes) for times in (1, 2, 4)]
+        found: set[int] = set()
+        for size in self._backend.get_supported_kernel_block_sizes(self._spec):
+            if isinstance(size, MultipleOf):
+                found |= {one for one in _BLOCK_SIZES if one % size.base == 0} or {size.base, 3 * size.base}
+            else:
+                found |= {size, 2 * size, 4 * size}  # more than the kernel takes: kernel blocks
+        return sorted(found)
 
     def _packed(self, spec: AttentionSpec) -> AttentionSpec:
         """The spec as the backend repacks it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena
+from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena, sorted_once
 from kvlayout.bench.fault import Fault, case_fault
 from kvlayout.bench.observation import UNKNOWN, Observation, observe_writes
 from kvlayout.bench.shapes import Case
@@ -50,8 +50,7 @@ def _run(writer: Writer, arena: Arena, count: int) -> Observation | Fault:
 
 def _together(arena: Arena, places: list[np.ndarray], elements: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The places that were found in any turn, and what number their elements stand for."""
-    found = np.sort(np.concatenate(places))
-    found = found[np.diff(found, prepend=-1) > 0]
+    found = sorted_once(np.concatenate(places))
     turns = [np.zeros(len(found), dtype=arena.codes.dtype) for _ in places]
     for turn, here, there in zip(turns, places, elements):
         turn[np.searchsorted(found, here)] = there

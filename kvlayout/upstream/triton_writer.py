@@ -3,16 +3,25 @@
 Source: vLLM 0.33.0 ``vllm/v1/attention/ops/triton_reshape_and_cache_flash.py``, called as the backends TRITON_ATTN
 (``TritonAttentionImpl.do_kv_cache_update``) and TRITON_ATTN_DIFFKV do. On a machine without a GPU, set
 TRITON_INTERPRET=1 and CUDA_VISIBLE_DEVICES="" in the environment before anything imports vllm or triton: then the
-kernels run in Python on the CPU's memory.
+kernels run in Python on the CPU's memory. The verdict on both, over 500 shapes each (some minutes)::
+
+    TRITON_INTERPRET=1 CUDA_VISIBLE_DEVICES="" python -m kvlayout.upstream.triton_writer VERDICT.json
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import torch
 
+from kvlayout.bench.kernels import check_writer
+from kvlayout.bench.shapes import VARY
 from kvlayout.errors import LayoutError
+from kvlayout.spec import FullAttentionSpec
+from kvlayout.upstream.release import found
 
 
 def reshape_and_cache_flash(
@@ -20,7 +29,7 @@ def reshape_and_cache_flash(
 ) -> None:
     """Write key and value [tokens, heads, head_size], of one head size, with ``reshape_and_cache_kernel_flash``.
 
-    Raises LayoutError where vLLM isn't installed.
+    Raises LayoutError where vLLM isn't installed, or has no Triton.
     """
     ops = _ops()
     head_size = key.shape[2]
@@ -46,7 +55,7 @@ def reshape_and_cache_flash_diffkv(
 ) -> None:
     """Write key [tokens, heads, head_size] and value [.., head_size_v], whose sizes may differ, with ``.._diffkv``.
 
-    Raises LayoutError where vLLM isn't installed.
+    Raises LayoutError where vLLM isn't installed, or has no Triton.
     """
     scale = torch.ones(1, device=key.device)
     _ops().triton_reshape_and_cache_flash_diffkv(
@@ -55,8 +64,35 @@ def reshape_and_cache_flash_diffkv(
 
 def _ops() -> ModuleType:
     try:
+        from vllm.triton_utils import HAS_TRITON
         from vllm.v1.attention.ops import triton_reshape_and_cache_flash
     except ImportError as error:
-        raise LayoutError("vllm", None, f"can't be imported: {error}", "Install vLLM 0.33, official or the CPU build"
-                          ) from error
+        raise LayoutError("vllm", None, f"can't be imported: {error}", "Install the official vLLM 0.33") from error
+    if not HAS_TRITON:
+        raise LayoutError("vllm", found()[0], "has Triton switched off here, as its CPU build always has",
+                          "Use the official build, with TRITON_INTERPRET=1 set where there is no GPU")
     return triton_reshape_and_cache_flash
+
+
+def verdicts(cases: int = 500) -> dict:
+    """Return {"vllm": version, "device": name, "writers": {name: its report, in numbers and sentences}}.
+
+    Raises LayoutError where vLLM isn't installed, or has no Triton.
+    """
+    _ops()
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")
+    device, writers = "cuda" if torch.cuda.is_available() else "cpu", {}
+    # The first takes one head size for K and V.
+    for writer, fixed in ((reshape_and_cache_flash, {"head_size_v"}), (reshape_and_cache_flash_diffkv, set())):
+        report = check_writer(writer, spec, cases=cases, vary=[name for name in VARY if name not in fixed],
+                              device=device)
+        writers[writer.__name__] = {
+            "ok": report.ok, "cases": report.cases, "far_cases": report.far_cases, "failed": report.failed,
+            "by_layout": report.by_layout, "by_feature": report.by_feature, "sentences": report.sentences()}
+    return {"vllm": found()[0], "device": device, "writers": writers}
+
+
+if __name__ == "__main__":
+    verdict = verdicts()
+    Path(sys.argv[1]).write_text(json.dumps(verdict, indent=1, ensure_ascii=False) + "\n")
+    print("\n".join(f"{name}: {one['sentences'][0]}" for name, one in verdict["writers"].items()))

@@ -1,7 +1,5 @@
 """The shipped kernels: right ones pass, the wrong one fails where its docstring says, attention is attention."""
 
-import os
-
 import numpy as np
 import pytest
 import torch
@@ -15,11 +13,7 @@ from kvlayout.bench.requests import draw_requests
 from kvlayout.bench.shapes import Shapes
 from kvlayout.memory.cache import KVCache
 
-# Triton's functions are made for a GPU or for the interpreter once and for all, so before anything imports triton.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
 SPEC = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=16, dtype="bfloat16")
 PROTOTYPES = [PhysicalLayout(name) for name in ("HBLNC", "NBLHC", "BNHLC")]
 
@@ -32,26 +26,29 @@ def test_the_torch_writer_and_reader(device):
 
 
 @pytest.fixture(scope="module")
-def triton():
-    return pytest.importorskip("triton", reason="triton isn't installed here; pip install 'kvlayout[triton]'")
+def writers():
+    """The Triton examples: made for the GPU or for the interpreter when they are imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        if DEVICE == "cpu":
+            patch.setenv("TRITON_INTERPRET", "1")
+        pytest.importorskip("triton", reason="triton isn't installed here; pip install 'kvlayout[triton]'")
+        from kvlayout.bench.examples import triton_flat_writer, triton_writer
+
+        yield triton_writer.write, triton_flat_writer.write
 
 
-def test_the_triton_writer(triton):
-    from kvlayout.bench.examples import triton_writer
-
-    report = check_writer(triton_writer.write, SPEC, cases=90, layouts=[*KVCacheLayout, *PROTOTYPES], device=DEVICE)
+def test_the_triton_writer(writers):
+    report = check_writer(writers[0], SPEC, cases=90, layouts=[*KVCacheLayout, *PROTOTYPES], device=DEVICE)
     assert report.ok and report.far_cases == 9
 
 
-def test_the_triton_writer_with_the_classic_mistake(triton):
-    from kvlayout.bench.examples import triton_flat_writer
-
+def test_the_triton_writer_with_the_classic_mistake(writers):
     # Without padding, and all layers alike, LBNHC is right; nothing else is.
-    report = check_writer(triton_flat_writer.write, SPEC, cases=12, vary=[], layouts=["LBNHC"], device=DEVICE)
+    report = check_writer(writers[1], SPEC, cases=12, vary=[], layouts=["LBNHC"], device=DEVICE)
     assert report.by_feature.get("mixed pages", (0, 0))[0] == 0
     # On a GPU an address out of all memory would end the process, so no far blocks there.
     vary = VARY if DEVICE == "cpu" else VARY[:-1]
-    report = check_writer(triton_flat_writer.write, SPEC, cases=60, vary=vary, device=DEVICE)
+    report = check_writer(writers[1], SPEC, cases=60, vary=vary, device=DEVICE)
     assert not report.ok
     failed = {layout: share[0] / share[1] for layout, share in report.by_layout.items()}
     assert failed["LBNHC"] < 0.35 < min(failed[name] for name in ("LBHNC", "LHBNC", "BLHNC", "BHLNC"))

@@ -1,7 +1,4 @@
-"""vLLM's own cache writes in Triton, put to the kernel test: in an interpreter on the CPU, or on a GPU.
-
-A process of its own: TRITON_INTERPRET must be set before anything imports triton, and no GPU be seen there.
-"""
+"""vLLM's own cache writes in Triton, put to the kernel test: in an interpreter on the CPU, or recorded from there."""
 
 import importlib.util
 import json
@@ -11,46 +8,64 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from kvlayout import KVCacheLayout, LayoutError
+from kvlayout.upstream import triton_writer
+from kvlayout.upstream.release import found
 
 ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "tests" / "recorded" / "writers" / "0.33.0.json"
+WRITERS = {"reshape_and_cache_flash", "reshape_and_cache_flash_diffkv"}
+# A process of its own: the environment must be so before anything imports triton.
 CODE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from kvlayout import FullAttentionSpec
-from kvlayout.bench import VARY, check_writer
-from kvlayout.upstream import triton_writer
-spec = FullAttentionSpec(block_size=16, num_kv_heads=4, head_size=32, dtype="bfloat16")
-vary = [name for name in VARY if name != sys.argv[3]]
-report = check_writer(getattr(triton_writer, sys.argv[2]), spec, cases=120, vary=vary)
-print(json.dumps([report.ok, report.far_cases, report.by_layout, str(report)]))
+from kvlayout.upstream.triton_writer import verdicts
+print(json.dumps(verdicts(cases=120)))
 """
 
 
+def check(verdict: dict, cases: int) -> None:
+    assert set(verdict["writers"]) == WRITERS
+    for name, one in verdict["writers"].items():
+        assert one["ok"] and one["failed"] == 0, f"{name}: {one['sentences']}"
+        assert (one["cases"], one["far_cases"]) == (cases, 6)
+        assert set(one["by_layout"]) == set(KVCacheLayout.__members__)
+        assert {"kernel blocks", "page padding", "mixed pages", "ignored tokens"} <= set(one["by_feature"])
+    assert "head_size_v ≠ head_size" in verdict["writers"]["reshape_and_cache_flash_diffkv"]["by_feature"]
+
+
 @pytest.mark.vllm
-@pytest.mark.parametrize(("writer", "fixed"), [("reshape_and_cache_flash", "head_size_v"),
-                                               ("reshape_and_cache_flash_diffkv", "")])
-def test_vllms_own_writer_is_right_in_all_six_layouts(writer, fixed):
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("this build of vLLM comes without triton")
+def test_vllms_own_writers_are_right_in_all_six_layouts():
+    if found()[1] == "cpu":
+        pytest.skip("vLLM's CPU build has Triton switched off; the official build's verdict is recorded")
     apart = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", CODE, str(ROOT), writer, fixed], capture_output=True, text=True,
-                          timeout=500, env=apart)
+    done = subprocess.run([sys.executable, "-c", CODE, str(ROOT)], capture_output=True, text=True, timeout=900,
+                          env=apart)
     assert done.returncode == 0, done.stderr[-3000:]
-    ok, far_cases, by_layout, text = json.loads(done.stdout.splitlines()[-1])
-    assert ok, text
-    assert by_layout == dict.fromkeys(("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC"), [0, 21])
-    assert far_cases == 6
+    check(json.loads(done.stdout.splitlines()[-1]), 120)
 
 
+def test_the_recorded_verdict():
+    verdict = json.loads(RECORDED.read_text())
+    assert verdict["vllm"] == "0.33.0"
+    check(verdict, 500)
+
+
+@pytest.mark.vllm
+def test_a_build_without_triton_says_so():
+    if found()[1] != "cpu":
+        pytest.skip("the official build has Triton")
+    with pytest.raises(LayoutError, match="has Triton switched off here"):
+        triton_writer.verdicts()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_without_vllm_it_says_so():
-    if importlib.util.find_spec("vllm") is not None:
-        pytest.skip("vLLM is installed here")
-    import torch
-
-    from kvlayout import LayoutError
-    from kvlayout.upstream import triton_writer
-
     nothing = torch.zeros(1, 1, 8)
     for write in (triton_writer.reshape_and_cache_flash, triton_writer.reshape_and_cache_flash_diffkv):
         with pytest.raises(LayoutError, match="can't be imported: No module named 'vllm'"):
             write(nothing, nothing, torch.zeros(1, 1, 1, 16), torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(LayoutError, match="can't be imported"):
+        triton_writer.verdicts()

@@ -22,6 +22,7 @@ from kvlayout.memory.device import memory_info
 _ROOM_BYTES = 1 << 14  # at most, with fingerprints, on each side
 _MOST_MARKED_BYTES = 1 << 26
 _RESERVE_BYTES = 1 << 32  # of zeros behind the room, on each side, where memory can be reserved
+_DEVICE_RESERVE_BYTES = 1 << 26  # on a GPU, whose memory is taken, but is quickly looked through
 _ALIGNMENT_BYTES = 4096
 _CHUNK_ELEMENTS = 1 << 28
 
@@ -118,8 +119,9 @@ def near_arena(case: Case, device: torch.device, extra: int) -> Iterator[Arena]:
     size, item = case.address_map.size_bytes, dtype_size_bytes(case.spec.dtype)
     room = min(_ROOM_BYTES, _aligned(size))
     holes = _reserve(2 * _RESERVE_BYTES + _aligned(2 * room + size)) if device.type == "cpu" else None
-    start = 0 if holes is None else _RESERVE_BYTES
-    memory = torch.empty(2 * room + size, dtype=torch.int8, device=device) if holes is None else holes.tensor
+    start = _RESERVE_BYTES if holes is not None else _DEVICE_RESERVE_BYTES if device.type != "cpu" else 0
+    whole = 2 * (start + room) + size
+    memory = torch.zeros(whole, dtype=torch.int8, device=device) if holes is None else holes.tensor
     marked = start // item, (start + 2 * room + size) // item
     try:
         yield Arena(case, memory, start + room, marked, Codes(item, marked[1] - marked[0] + extra), holes)

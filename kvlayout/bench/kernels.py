@@ -42,7 +42,8 @@ def check_writer(
     which then stand behind the values in key and value.
     ``cases``: how many shapes, the given spec first, then random ones; ``vary``: what may differ in them, of
     ``VARY``; its "far_blocks" adds one shape a layout whose offsets pass 2^31 elements, in memory that is only
-    reserved. A writer that raises is a finding. Raises LayoutError for arguments that no shape can be made from.
+    reserved. A writer that raises is a finding; one that touches an address over 4 GiB away from its cache (64 MiB on
+    a GPU) can still end the process. Raises LayoutError for arguments that no shape can be made from.
     """
     return _check(run_writer, "writer", writer, spec, layouts, cases, seed, backend, vary, device)
 

@@ -43,10 +43,9 @@ def test_the_triton_writer(writers):
 
 
 def test_the_triton_writer_with_the_classic_mistake(writers):
-    # Without padding, and all layers alike, LBNHC is right; nothing else is.
-    report = check_writer(writers[1], SPEC, cases=12, vary=[], layouts=["LBNHC"], device=DEVICE)
-    assert report.by_feature.get("mixed pages", (0, 0))[0] == 0
-    # On a GPU an address out of all memory would end the process, so no far blocks there.
+    # Without padding LBNHC is right.
+    assert check_writer(writers[1], SPEC, cases=12, vary=[], layouts=["LBNHC"], device=DEVICE).ok
+    # On a GPU an address out of all memory spoils the process, so no far blocks there.
     vary = VARY if DEVICE == "cpu" else VARY[:-1]
     report = check_writer(writers[1], SPEC, cases=60, vary=vary, device=DEVICE)
     assert not report.ok

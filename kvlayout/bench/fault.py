@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -76,6 +78,14 @@ def places(seen: Observation) -> Places:
 def case_fault(case: Case, kind: str, message: str) -> Fault:
     """Return a fault of a whole case: it raised, or gave back nothing that can be compared."""
     return Fault(kind, case.number, case.layout.name, case.shape, {}, None, None, message)
+
+
+def raised(case: Case, error: Exception) -> Fault:
+    """Return the fault of a kernel that raised: the error's first line, and where in the kernel's own code."""
+    lines = str(error).strip().splitlines() or ["without a message"]
+    where = traceback.extract_tb(error.__traceback__)[1:]  # the first frame is the bench's own call
+    place = f" ({Path(where[0].filename).name}, line {where[0].lineno})" if where else ""
+    return case_fault(case, "raised", f"{type(error).__name__}: {lines[0][:300]}{place}")
 
 
 def find_faults(seen: Observation) -> list[Fault]:

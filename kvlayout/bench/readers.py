@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena, sorted_once
-from kvlayout.bench.fault import Fault, case_fault
+from kvlayout.bench.fault import Fault, case_fault, raised
 from kvlayout.bench.observation import NOWHERE, Observation, Rows, expected_offsets, reader_rows
 from kvlayout.bench.shapes import Case
 from kvlayout.dtypes import dtype_size_bytes
@@ -84,7 +84,7 @@ def _call(reader: Reader, arena: Arena, rows: Rows) -> np.ndarray | Fault:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     except Exception as error:
-        return case_fault(case, "raised", f"{type(error).__name__}: {error}")
+        return raised(case, error)
     wrong = _refusal(returned, arena)
     if wrong is not None:
         return case_fault(case, "wrong-shape", wrong)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena, sorted_once
-from kvlayout.bench.fault import Fault, case_fault
+from kvlayout.bench.fault import Fault, raised
 from kvlayout.bench.observation import UNKNOWN, Observation, observe_writes
 from kvlayout.bench.shapes import Case
 
@@ -65,7 +65,7 @@ def _call(writer: Writer, arena: Arena, turn: int) -> Fault | None:
         if key.is_cuda:
             torch.cuda.synchronize(key.device)
     except Exception as error:
-        return case_fault(arena.case, "raised", f"{type(error).__name__}: {error}")
+        return raised(arena.case, error)
     return None
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,22 @@ def test_a_build_without_triton_says_so():
         pytest.skip("the official build has Triton")
     with pytest.raises(LayoutError, match="has Triton switched off here"):
         triton_writer.verdicts()
+
+
+@pytest.mark.vllm
+def test_the_record_of_the_notebook_is_what_its_command_makes(tmp_path):
+    if found()[1] == "cpu":
+        pytest.skip("vLLM's CPU build has Triton switched off; the official build's verdict is recorded")
+    path = tmp_path / "record.json"
+    apart = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-m", "kvlayout.upstream.kernel_verdicts", str(path)], capture_output=True,
+                          text=True, timeout=500, env=apart)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kept = json.loads((ROOT / "notebooks" / "data" / "kernel-verdicts.json").read_text())
+    # All but the seconds is the same.
+    old, new = ({name: [re.sub(r"[0-9.]+ s\)", "", line) for line in one["text"]]
+                 for name, one in found["verdicts"].items()} for found in (kept, json.loads(path.read_text())))
+    assert old == new
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -13,12 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlayout.cli.app import app
+from tests.notebooks import prototype_values
 from tests.notebooks.clinic_values import COMMANDS_SAY, RIGHT_VALUES
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted(path.relative_to(ROOT) for path in (ROOT / "notebooks").rglob("*.ipynb")
                    if ".ipynb_checkpoints" not in path.parts)
-CLINIC = Path("notebooks/3_clinic.ipynb")
+CLINIC, PROTOTYPE = Path("notebooks/3_clinic.ipynb"), Path("notebooks/4_prototype.ipynb")
 CELL_SECONDS = 300
 
 # In a Python of its own: nbclient runs an event loop, and warnings of Jupyter's are not ours to turn into errors.
@@ -89,6 +91,23 @@ def test_it_runs(path, tmp_path):
             assert not [value for value in values if value not in text], (heading, text)
             assert any("image/png" in output.get("data", {}) for cell in code_cells_of(cases[heading])
                        for output in cell.outputs), f"{heading} shows no picture"
+    if path == PROTOTYPE:
+        check_prototype(by_heading(notebook))
+
+
+def check_prototype(parts: dict[str, list]) -> None:
+    assert list(parts) == list(prototype_values.SAYS)
+    for heading, values in prototype_values.SAYS.items():
+        text, cells = said(parts[heading]), code_cells_of(parts[heading])
+        assert not [value for value in values if value not in text], (heading, text)
+        pictures = [output for cell in cells for output in cell.outputs if "image/png" in output.get("data", {})]
+        assert len(pictures) == prototype_values.PICTURES.get(heading, 0), heading
+        if heading in prototype_values.RUN_OR_RECORDED:
+            packages, run, recorded = prototype_values.RUN_OR_RECORDED[heading]
+            is_run = all(map(find_spec, packages))
+            assert text.count("RECORDED on ") == (0 if is_run else 2) and text.count("run now with ") == 2 * is_run
+            verdicts = re.findall(r"(?:Right in all|Wrong in) [\d of]+ shapes", text)
+            assert tuple(verdicts) == (run if is_run else recorded)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=str)
@@ -110,10 +129,12 @@ def test_it_says_what_it_is_and_opens_without_a_question(path):
     assert max((len(cell.source.splitlines()) for cell in code_cells(notebook)), default=0) <= 20
 
 
-def test_the_clinics_contents_lead_to_each_case():
-    notebook = nbformat.read(ROOT / CLINIC, as_version=4)
+@pytest.mark.parametrize("path", [CLINIC, PROTOTYPE], ids=str)
+def test_the_contents_lead_to_each_heading(path):
+    notebook = nbformat.read(ROOT / path, as_version=4)
     # JupyterLab's anchor of a heading: its text with hyphens for spaces.
-    links = [link.replace("-", " ") for link in re.findall(r"\]\(#([^|]+?)\) \|", notebook.cells[0].source)]
+    links = [link.replace("-", " ") for link in re.findall(r"\]\(#([^|]+?)\)(?: \||$)", notebook.cells[0].source,
+                                                           re.MULTILINE)]
     assert links == list(by_heading(notebook))
 
 

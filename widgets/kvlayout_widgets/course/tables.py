@@ -9,7 +9,7 @@ from html import escape
 from kvlayout import AddressMap
 from kvlayout.capture import RankDump, check_rank, rank_plan
 from kvlayout.dtypes import dtype_size_bytes
-from kvlayout.layout import KVCacheLayout
+from kvlayout.layout import AXES, KVCacheLayout
 from kvlayout_widgets.figures.theme import format_bytes
 from kvlayout_widgets.html import STYLE, layout_chips
 from kvlayout_widgets.html import table as html_table
@@ -26,18 +26,22 @@ PROPERTIES = {
 class Table:
     """A table that a notebook shows; ``rows`` are plain text, the first column a layout's name where there is one.
 
-    ``is_prose``: the cells are words, to be read from the left, not numbers.
+    ``is_prose``: the cells are words, to be read from the left, not numbers. ``breaks``: the last column has names
+    that are too long for a line, and breaks them anywhere.
     """
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: str = ""
     is_prose: bool = False
+    breaks: bool = False
 
     def _repr_html_(self) -> str:
         # A header of chips would be wider than a notebook. Jupyter aligns cells to the right, which suits no name.
         cells = [[f'<div style="text-align:left;white-space:nowrap">{_first_cell(first)}</div>',
                   *map(self._cell, rest)] for first, *rest in self.rows]
+        if self.breaks:
+            cells = [[*rest, f'<div style="overflow-wrap:anywhere">{last}</div>'] for *rest, last in cells]
         return (f"<style>{STYLE}</style><div class='kvl'>"
                 f"{html_table(list(map(self._cell, self.header)), cells, self.caption)}</div>")
 
@@ -52,7 +56,7 @@ class Table:
 
 
 def _first_cell(text: str) -> str:
-    return layout_chips(text) if text in KVCacheLayout.__members__ else escape(text)
+    return layout_chips(text) if sorted(text) == sorted(AXES) else escape(text)
 
 
 def layout_table() -> Table:

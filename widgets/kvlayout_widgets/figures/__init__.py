@@ -17,4 +17,6 @@ __getattr__, __dir__, __all__ = attach(__name__, {
     ".transfer": ("TransferFigure", "transfer_figure"),
     ".scores": ("ScoresFigure", "scores_figure"),
     ".exchange": ("ExchangeFigure", "exchange_figure"),
+    ".kernel_map": ("KernelMapFigure", "kernel_map_figure"),
+    ".tradeoff": ("TradeoffFigure", "tradeoff_figure"),
 })

@@ -297,7 +297,7 @@ def test_the_same_seed_draws_the_same_shapes():
     (dict(vary=[[]]), "must be a list of num_kv_heads"),
     (dict(device="meta"), "has no bytes to write or read"),
     (dict(device="cuda:99"), "isn't here"),
-    (dict(backend=object()), "has no supported_kv_cache_layouts"),
+    (dict(backend=object), "has no supported_kv_cache_layouts"),
 ], ids=str)
 def test_bad_arguments(arguments, match):
     given = dict(writer=write, spec=SPEC) | arguments

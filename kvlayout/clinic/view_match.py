@@ -100,9 +100,8 @@ def match_views(views: list[OwnView], shape, strides=None, layer: str = "") -> t
     """Return how a tensor (elements) fits the views, and the one it fits best.
 
     "equal": shape and strides are one's; "shape": the shape is, strides aren't said; "strides": the shape is, its
-    strides are others;
-    "permuted": axes of one, in another order; "other": no view has that shape. ``layer``: only that one's view,
-    where a view has it.
+    strides are others; "permuted": axes of one, in another order; "other": no view has that shape. ``layer``: only
+    that one's view, where a view has it.
     """
     mine = [view for view in views if layer in view.layers] or views
     same = [view for view in mine if view.has_shape(tuple(shape))]

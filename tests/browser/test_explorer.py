@@ -186,3 +186,12 @@ def test_the_notebook_of_the_repo_opens_on_the_explorer(lab_page):
     notebook.run_all()
     notebook.page.locator(".kvlayout-picture img:visible").wait_for()
     assert KVCacheLayout.LBNHC.name in notebook.page.locator(".kvlayout-picture img:visible").get_attribute("alt")
+
+
+def test_tab_titles_are_never_cut(explorer):
+    for width in (1500, 1000, 820):
+        explorer.page.set_viewport_size({"width": width, "height": 1000})
+        explorer.notebook.wait_idle()
+        cut = explorer.page.evaluate("""() => [...document.querySelectorAll('.kvl-explorer .lm-TabBar-tab')]
+          .filter(tab => tab.scrollWidth > tab.clientWidth + 1).map(tab => tab.textContent)""")
+        assert cut == [], width

@@ -95,13 +95,14 @@ class AddressMap:
         self.config = kv_cache_config
         self.layout = as_layout(kv_cache_config.kv_cache_layout if layout is None else layout)
         self.size_bytes = kv_cache_config.size_bytes
-        if self.size_bytes >= 2**63:
-            raise LayoutError("kv_cache_tensors", self.size_bytes, "is a size of 2^63 bytes or more",
-                              "Give the tensors' size in bytes, as allocated")
         self.layers = tuple(kv_cache_config.layer_specs)
         self._index = {name: index for index, name in enumerate(self.layers)}
         self.kernel_block_sizes = kernel_block_sizes
         self.regions = make_regions(kv_cache_config, self.layout, kernel_block_sizes, interiors or {}, self._index)
+        # Behind the regions, which name the block count where that is too large.
+        if self.size_bytes >= 2**63:
+            raise LayoutError("kv_cache_tensors", self.size_bytes, "is a size of 2^63 bytes or more",
+                              "Give the tensors' size in bytes, as allocated")
         self._region_of: list[Region] = [None] * len(self.layers)
         self._base = np.zeros(len(self.layers), dtype=np.int64)
         self._strides = np.zeros((len(self.layers), 4), dtype=np.int64)

@@ -96,11 +96,15 @@ def _matches(squashed: str) -> Iterator[re.Match]:
             at = squashed.find(anchor, at + 1)
     end = 0
     for first, last in sorted(places):
-        for start in range(max(first, end), last + 1):
-            if (found := _FACT.match(squashed, start)) is not None:
-                end = found.end()
-                yield found
-                break
+        start = max(first, end)
+        while start <= last:
+            found = _FACT.match(squashed, start)
+            if found is None:
+                start += 1
+                continue
+            # Another anchor's fact may lie before this one's.
+            start = end = found.end()
+            yield found
 
 
 def _value(text: str) -> object:

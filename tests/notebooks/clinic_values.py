@@ -16,7 +16,8 @@ RIGHT_VALUES = {
         "112,320 bytes that it touches lie outside the allocation", "37,376 bytes of model.layers.2.attn are hit"),
     "One block holds another block's tokens": (
         "10, 11", "1,310,720  655,360", "5          2", "2 of 2", "3,636 kernel blocks",
-        "it lies at 1,310,720, the formula gives 655,360", "That byte is K plane, block 5,"),
+        "it lies at 1,310,720, the formula gives 655,360",
+        "That byte is K plane, kernel block 5 (manager block 2, part 2 of 2)"),
     "Scales are nonsense, data nearly right": (
         "state 1, data   128    132", "state 1, scale  8,196  260", "data coincides only in state 0",
         "scale coincides only in state 63", "98.4% of the 67,584 coordinates"),
@@ -30,7 +31,8 @@ RIGHT_VALUES = {
         "2^31 bytes from block 1,041 on", "2^31 elements from block 2,081 on"),
     "Fine for a while, then a crash": (
         "89,067 kernel blocks", "(16, 0, 528, 0)", "kernel block 2,699  88,440,832   2,918,547,456: other plane",
-        "5,837,094,912: outside", "V plane, 2,918,547,456 to 5,837,094,912", "That byte is V plane, block 0,"),
+        "5,837,094,912: outside", "V plane, 2,918,547,456 to 5,837,094,912",
+        "That byte is V plane, kernel block 0 (manager block 0, part 1 of 33)"),
     "A slot leads out of the pool": (
         "block 4,740 x 16 + row 9", "block 18,962", "OUT of the pool of 16,384 blocks"),
     "Misaligned address": (

@@ -111,7 +111,7 @@ def test_decode_from_pasted_text_on_stdin(captured):
 
 
 @pytest.mark.parametrize(("address", "words"), [("14680064", "0 bytes past the end"),
-                                                ("-1", "1 bytes before the base")])
+                                                ("-1", "1 byte before the base")])
 def test_an_address_outside_is_a_finding(captured, address, words):
     done = run("decode", captured["BLNHC"], "--address", address)
     assert done.exit_code == 1 and words in " ".join(done.stdout.split())

@@ -5,13 +5,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.notebooks.test_notebooks import execute
+from tests.notebooks.test_notebooks import code_cells_of, execute
 
 pytestmark = pytest.mark.live
 
 
 def test_the_engine_in_the_notebook_is_where_we_say(tmp_path):
-    cells = execute(Path("notebooks/2_live_engine.ipynb"), tmp_path)
+    cells = code_cells_of(execute(Path("notebooks/2_live_engine.ipynb"), tmp_path).cells)
     said = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
     assert "A real engine is running in this kernel." in said
     assert "✓ every view is where our plan says" in said

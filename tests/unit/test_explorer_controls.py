@@ -174,6 +174,13 @@ def test_a_choice_that_another_version_lacks_is_kept_and_refused():
     assert panel.options("connector")["HiSparseConnector"] == "HiSparseConnector (unknown here)"
 
 
+def test_any_order_of_the_axes_is_named_while_it_is_forced():
+    panel = Panel(layout="HBLCN")
+    assert panel.options("layout")["HBLCN"] == "HBLCN (not vLLM's)" and len(panel.options("layout")) == 8
+    panel.set("layout", "BHLNC")
+    assert panel.refusals() == {} and "HBLCN" not in panel.options("layout") and len(panel.options("layout")) == 7
+
+
 def test_kv_dtypes_are_those_of_the_backend():
     panel = Panel()
     every = set(panel.options("kv_cache_dtype"))

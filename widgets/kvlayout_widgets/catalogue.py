@@ -8,7 +8,7 @@ from kvlayout.facts.backends import as_backend, backends
 from kvlayout.facts.connectors import connector_names
 from kvlayout.facts.machine import Machine
 from kvlayout.facts.models import presets
-from kvlayout.layout import LAYOUT_ALIASES, KVCacheLayout, plugin_layouts
+from kvlayout.layout import LAYOUT_ALIASES, KVCacheLayout, all_layouts, plugin_layouts
 from kvlayout.resolve import Resolution, Step
 
 FROM_CONFIG = "config.json"
@@ -77,12 +77,18 @@ def machine_name(machine: dict) -> str:
     return next((name for name, one in MACHINES.items() if one == given), str(given))
 
 
-def layout_options(resolution: Resolution | None, refusals: dict[str, str]) -> Options:
-    """Return auto with what it resolves to, the six, marked where the resolver drops them, and plugins' layouts."""
+def layout_options(resolution: Resolution | None, refusals: dict[str, str], forced: str | None = None) -> Options:
+    """Return auto with what it resolves to, the six, marked where the resolver drops them, and plugins' layouts.
+
+    ``forced``, the choice, is listed too where it is another order of the axes.
+    """
     auto = "auto" if resolution is None else f"auto → {resolution.layout.name}"
-    return [(auto, None), *((f"{name}  ✗ {refusals[name]}" if name in refusals else name, name)
-                            for name in KVCacheLayout.__members__),
-            *((f"{name} ({layout.name}, a plugin's)", name) for name, layout in plugin_layouts().items())]
+    listed = [(auto, None), *((f"{name}  ✗ {refusals[name]}" if name in refusals else name, name)
+                              for name in KVCacheLayout.__members__),
+              *((f"{name} ({layout.name}, a plugin's)", name) for name, layout in plugin_layouts().items())]
+    known = {name for _, name in listed}
+    return listed + [(f"{one.name} (not vLLM's)", one.name) for one in all_layouts()
+                     if one.name == forced and one.name not in known]
 
 
 def refusals(steps: Iterable[Step]) -> dict[str, str]:

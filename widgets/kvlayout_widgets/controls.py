@@ -92,7 +92,7 @@ class Controls:
             ("backend", catalogue.backend_options(version, own)),
             ("kv_cache_dtype", catalogue.kv_dtype_options(version, choices["backend"], own)),
             ("connector", catalogue.connector_options(version)),
-            ("layout", catalogue.layout_options(resolution, self.state.refusals)),
+            ("layout", catalogue.layout_options(resolution, self.state.refusals, choices["layout"])),
         ):
             choose(self.by_argument[argument].parts[0], choices[argument], options)
 

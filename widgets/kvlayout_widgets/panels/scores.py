@@ -21,7 +21,6 @@ from kvlayout_widgets.panels.picture_panel import PicturePanel
 from kvlayout_widgets.state import State
 from kvlayout_widgets.tabs.base import Act
 
-SHOWN = 30
 _FLAGS = tuple(name for name, one in MEASURES.items() if one.unit == "yes/no")
 FILTERS: dict[str, Callable[[Score], bool]] = {
     "all 120": lambda one: True,
@@ -153,12 +152,10 @@ def force_choices(state: State, **choices: object) -> None:
 
 
 def scores_table(listed: list[Score], measure: str, chosen: str, title: str, scores: list[Score]) -> str:
-    """Return the first rows of ``listed``, and after them vLLM's and the cache's own, if they come later."""
-    first, rest = listed[:SHOWN], listed[SHOWN:]
-    later = [one for one in rest if one.in_vllm or one.layout.name == chosen]
+    """Return the rows of ``listed``, the layouts that a filter left of ``scores``."""
     values = [one.measures.get(measure) for one in listed]
     rows = []
-    for one in [*first, *later]:
+    for one in listed:
         place = "–" if measure not in one.measures else f"{values.index(one.measures[measure]) + 1}"
         marks = " ".join([*(["▶"] if one.layout.name == chosen else []), *(["vLLM"] if one.in_vllm else [])])
         value = "–" if measure not in one.measures else _value(measure, one.measures[measure])
@@ -169,14 +166,12 @@ def scores_table(listed: list[Score], measure: str, chosen: str, title: str, sco
         for name in ("block", "layer", "head shard", "token")), *(
         span(f"decode {name}: sectors / lines", "", MEASURES[f"{name} sectors"].meaning)
         for name in ("read", "write")), "stays expressible")
-    hidden = len(rest) - len(later)
-    more = paragraph(f"and {hidden:,} more; sort or filter to see them", "note") if hidden else ""
     left_out = len(scores) - len(listed)
     note = paragraph(f"{left_out:,} of {len(scores):,} are left out by the filter", "note") if left_out else ""
     if not rows:
         return paragraph("· None of the orders is like that for these pages.", "note")
     caption = f"Scores for {title}; ▶ is this cache's layout"
-    return f'{paragraph(caption, "section")}<div class="kvl-scroll">{table(header, rows)}</div>{more}{note}'
+    return f'{paragraph(caption, "section")}<div class="kvl-scroll">{table(header, rows)}</div>{note}'
 
 
 def _cells(measures: dict[str, int]) -> list[str]:

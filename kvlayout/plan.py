@@ -13,7 +13,7 @@ from kvlayout.address import AddressMap
 from kvlayout.captured import is_captured, read_capture
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
 from kvlayout.errors import LayoutError
-from kvlayout.facts.backends import Backend, as_backend, get_backend, plugin_backends
+from kvlayout.facts.backends import Backend, as_backend, get_backend, own_backends, plugin_backends
 from kvlayout.facts.connectors import connector_layout
 from kvlayout.facts.models import Model, get_preset, model_from_config
 from kvlayout.grouping import get_kv_cache_groups, project_kv_cache_groups
@@ -76,6 +76,9 @@ def make_plan(selection: Selection, *, backends: Iterable[object] = ()) -> Plan:
     ``backends``: classes of the user's own that ``selection.backend`` may name, as :func:`as_backend` takes them.
     Raises LayoutError for a choice that vLLM would refuse; a ResolutionError carries the steps until it failed.
     """
+    if not isinstance(selection, Selection):
+        raise LayoutError("selection", selection, "must be a Selection", "Write Selection(model=...)")
+    backends = own_backends(backends)
     if is_captured(selection.model):
         return _plan_of_capture(selection, backends)
     version = selection.vllm_version

@@ -6,6 +6,7 @@ The facts are recorded per release by ``python -m kvlayout.facts.record_backends
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
@@ -62,6 +63,13 @@ def get_backend(name: str, vllm_version: str = NEWEST) -> Backend:
     near = difflib.get_close_matches(name.upper(), known, n=5, cutoff=0.5)
     raise LayoutError("backend", name, f"is not a backend of vLLM {vllm_version}",
                       f"Did you mean {' or '.join(near)}" if near else f"Use one of {', '.join(known)}")
+
+
+def own_backends(backends: object) -> tuple:
+    """Return the user's own backends as a tuple; LayoutError where they come without a list around them."""
+    if isinstance(backends, (str, bytes)) or not isinstance(backends, Iterable):
+        raise LayoutError("backends", backends, "must be a list of classes", "Write backends=[MyBackend]")
+    return tuple(backends)
 
 
 def as_backend(obj: object, vllm_version: str = NEWEST) -> Backend:

@@ -15,6 +15,7 @@ from kvlayout.slot_mapping import predict, slots_of
 from kvlayout.snapshot import changed
 from kvlayout.strided import StridedSet, first_shared
 from kvlayout.upstream.attach import attach
+from kvlayout_widgets import Explorer
 
 SPEC = kv.FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=4, dtype="bfloat16")
 GROUP = kv.KVCacheGroupSpec(["a"], SPEC)
@@ -115,6 +116,19 @@ def test_what_is_no_object_of_ours_is_refused_by_name(odd):
             continue  # a collection of names by its keys
         with pytest.raises(kv.LayoutError):
             ask()
+
+
+@pytest.mark.parametrize("odd", [*ODD, "Qwen/Qwen3-0.6B"], ids=kind_of)
+def test_a_plan_asks_for_a_selection_and_a_list_of_backends(odd):
+    with pytest.raises(kv.LayoutError) as refused:
+        kv.make_plan(odd)
+    assert refused.value.argument == "selection" and "Selection(" in refused.value.cure
+    if isinstance(odd, (dict, list, tuple, set)):
+        return
+    for ask in (lambda: kv.make_plan(kv.Selection(), backends=odd), lambda: Explorer(backends=odd)):
+        with pytest.raises(kv.LayoutError) as refused:
+            ask()
+        assert "backends=[" in refused.value.cure
 
 
 def changed_nothing():

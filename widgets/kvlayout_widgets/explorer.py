@@ -9,6 +9,7 @@ import ipywidgets as widgets
 
 from kvlayout.captured import captured_selection
 from kvlayout.errors import LayoutError
+from kvlayout.facts.backends import own_backends
 from kvlayout.landing import Landing
 from kvlayout.plan import DEFAULT_NUM_BLOCKS, Plan
 from kvlayout.selection import Selection
@@ -63,7 +64,7 @@ class Explorer:
         elif choices:
             selection = replace(selection, **choices)
         self._theme = None if theme is None else as_theme(theme).name
-        self.state = State(selection, tuple(backends))
+        self.state = State(selection, own_backends(backends))
         if self.state.plan is None:
             raise self.state.problem
         self.controls = Controls(self.state, self._changed)

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from kvlayout.address import AddressMap
 from kvlayout.bench.observation import NOWHERE, OLD, Observation
 from kvlayout.bench.shapes import Case
 from kvlayout.dtypes import dtype_size_bytes
 
-WRITE_FAULTS = ("raised", "not-written", "written-elsewhere", "wrong-value", "ignored-token-written",
+WRITE_FAULTS = ("raised", "input-changed", "not-written", "written-elsewhere", "wrong-value", "ignored-token-written",
                 "stray-other-token", "stray-other-layer", "stray-padding", "stray-outside")
-READ_FAULTS = ("raised", "wrong-shape", "read-elsewhere", "unknown-value", "cache-changed")
+READ_FAULTS = ("raised", "input-changed", "wrong-shape", "read-elsewhere", "unknown-value", "cache-changed")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,21 @@ def raised(case: Case, error: Exception) -> Fault:
     where = traceback.extract_tb(error.__traceback__)[1:]  # the first frame is the bench's own call
     place = f" ({Path(where[0].filename).name}, line {where[0].lineno})" if where else ""
     return case_fault(case, "raised", f"{type(error).__name__}: {lines[0][:300]}{place}")
+
+
+def input_changed(case: Case, given: dict[str, torch.Tensor], before: dict[str, torch.Tensor]) -> Fault | None:
+    """Return the fault of a kernel that changed what it was given to read, {name: tensor}; else None."""
+    changed = [name for name, tensor in given.items() if not _same_bytes(tensor, before[name])]
+    if not changed:
+        return None
+    return case_fault(case, "input-changed", f"{' and '.join(changed)} was changed; what runs after the kernel is "
+                      "given the same tensor.")
+
+
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    # As bytes, since fingerprints can be NaN, which differs from itself.
+    return one.shape == other.shape and one.dtype == other.dtype and one.device == other.device and torch.equal(
+        one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
 
 
 def find_faults(seen: Observation) -> list[Fault]:

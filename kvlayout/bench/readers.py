@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena, sorted_once
-from kvlayout.bench.fault import Fault, case_fault, raised
+from kvlayout.bench.fault import Fault, case_fault, input_changed, raised
 from kvlayout.bench.observation import NOWHERE, Observation, Rows, expected_offsets, reader_rows
 from kvlayout.bench.shapes import Case
 from kvlayout.dtypes import dtype_size_bytes
@@ -77,14 +77,17 @@ def _call(reader: Reader, arena: Arena, rows: Rows) -> np.ndarray | Fault:
     """All elements that were returned for the requests' tokens, as integers; what lies behind a request's end isn't
     looked at."""
     case, device = arena.case, arena.view.device
-    table, lengths = (torch.from_numpy(one).to(device) for one in (case.requests.block_table, case.requests.seq_lens))
+    given = _inputs(case, device)
     kwargs = {"head_size": case.sides[0].width} if takes_head_size(reader) else {}
     try:
-        returned = reader(arena.view, table, lengths, **kwargs)
+        returned = reader(arena.view, given["block_table"], given["seq_lens"], **kwargs)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     except Exception as error:
         return raised(case, error)
+    changed = input_changed(case, given, _inputs(case, device))
+    if changed is not None:
+        return changed
     wrong = _refusal(returned, arena)
     if wrong is not None:
         return case_fault(case, "wrong-shape", wrong)
@@ -94,6 +97,11 @@ def _call(reader: Reader, arena: Arena, rows: Rows) -> np.ndarray | Fault:
         tokens = plain.view(torch.from_numpy(np.empty(0, arena.codes.dtype)).dtype).numpy().copy()
         parts.append(tokens[rows.request, rows.position].reshape(len(rows.slot), -1))
     return np.concatenate(parts, axis=1).ravel()
+
+
+def _inputs(case: Case, device: torch.device) -> dict[str, torch.Tensor]:
+    """The block table and lengths, new each time: a reader may spoil them."""
+    return {name: torch.tensor(getattr(case.requests, name), device=device) for name in ("block_table", "seq_lens")}
 
 
 def _refusal(returned: object, arena: Arena) -> str | None:

@@ -11,6 +11,8 @@ from kvlayout.bench.kernel_map import KernelMap, kernel_map
 from kvlayout.bench.observation import Observation
 from kvlayout.bench.shapes import Case
 
+_NAMED = 12  # layouts that a sentence lists
+
 
 @dataclass(frozen=True, eq=False)
 class KernelReport:
@@ -44,8 +46,8 @@ class KernelReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing went wrong; what wasn't checked is in ``not_checked``."""
-        return self.failed == 0
+        """Whether shapes were run and nothing went wrong; what wasn't checked is in ``not_checked``."""
+        return self.failed == 0 and self.cases + self.far_cases > 0
 
     @property
     def always(self) -> tuple[str, ...]:
@@ -57,20 +59,29 @@ class KernelReport:
     def sentences(self) -> list[str]:
         """Return the verdict as plain text, the most important first."""
         total = self.cases + self.far_cases
-        names = ", ".join(self.by_layout)
+        names = ", ".join(self.by_layout) if len(self.by_layout) <= _NAMED else f"{len(self.by_layout)} layouts"
         far = f", {self.far_cases} of them with offsets past 2^31" if self.far_cases else ""
-        if self.ok:
+        if not total:
+            text = ["No shape could be run, so nothing is known."]
+        elif self.ok:
             text = [f"Right in all {total:,} shapes ({names}{far}; {self.seconds:.1f} s)."]
         else:
             text = [f"Wrong in {self.failed:,} of {total:,} shapes ({names}{far}; {self.seconds:.1f} s).",
                     f"First: {self.first}",
                     "Its shape: " + ", ".join(f"{name}={value}" for name, value in self.first.shape.items()) + ".",
-                    "By layout: " + ", ".join(f"{name} {failed} of {cases}"
-                                              for name, (failed, cases) in self.by_layout.items()) + ".",
+                    self._layout_sentence(),
                     "Kinds: " + ", ".join(f"{kind} in {count}" for kind, count in self.counts.items()) + " cases."]
             if self.always:
                 text.append(f"Every wrong case has: {', '.join(self.always)}.")
         return text + [f"Not checked: {one}" for one in self.not_checked]
+
+    def _layout_sentence(self) -> str:
+        """All of a few layouts; of many, those that went wrong, the first of them by name."""
+        few = len(self.by_layout) <= _NAMED
+        told = {name: counts for name, counts in self.by_layout.items() if few or counts[0]}
+        more = f", and {len(told) - _NAMED} more layouts" if len(told) > _NAMED else ""
+        return "By layout: " + ", ".join(f"{name} {failed} of {cases}" for name, (failed, cases)
+                                         in list(told.items())[:_NAMED]) + f"{more}."
 
     def __str__(self) -> str:
         return "\n".join(self.sentences() + ([] if self.map is None else [str(self.map)]))

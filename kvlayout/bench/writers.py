@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena, sorted_once
-from kvlayout.bench.fault import Fault, raised
+from kvlayout.bench.fault import Fault, input_changed, raised
 from kvlayout.bench.observation import UNKNOWN, Observation, observe_writes
 from kvlayout.bench.shapes import Case
 
@@ -58,19 +58,21 @@ def _together(arena: Arena, places: list[np.ndarray], elements: list[np.ndarray]
 
 
 def _call(writer: Writer, arena: Arena, turn: int) -> Fault | None:
-    key, value = _inputs(arena, turn)
-    slots = torch.from_numpy(arena.case.requests.slots).to(key.device)
+    given = _inputs(arena, turn)
     try:
-        writer(key, value, arena.view, slots)
-        if key.is_cuda:
-            torch.cuda.synchronize(key.device)
+        writer(given["key"], given["value"], arena.view, given["slot_mapping"])
+        if arena.view.is_cuda:
+            torch.cuda.synchronize(arena.view.device)
     except Exception as error:
         return raised(arena.case, error)
-    return None
+    return input_changed(arena.case, given, _inputs(arena, turn))
 
 
-def _inputs(arena: Arena, turn: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Key [tokens, heads, head_size] and value [tokens, heads, head_size_v] whose elements are fingerprints."""
+def _inputs(arena: Arena, turn: int) -> dict[str, torch.Tensor]:
+    """Fingerprints as key [tokens, heads, head_size] and value [.., head_size_v], and the slot_mapping [tokens].
+
+    They are new each time: a writer may spoil them.
+    """
     case, tokens = arena.case, len(arena.case.requests.slots)
     widths = [len(side.slot) for side in case.sides]
     numbers = np.arange(tokens * sum(widths)).reshape(tokens, sum(widths))
@@ -78,4 +80,5 @@ def _inputs(arena: Arena, turn: int) -> tuple[torch.Tensor, torch.Tensor]:
     parts = rows.split(widths, dim=1)
     if not case.strided_inputs:
         parts = [part.contiguous() for part in parts]
-    return tuple(part.unflatten(1, (side.heads, side.width)) for part, side in zip(parts, case.sides))
+    key, value = (part.unflatten(1, (side.heads, side.width)) for part, side in zip(parts, case.sides))
+    return {"key": key, "value": value, "slot_mapping": torch.tensor(case.requests.slots, device=key.device)}

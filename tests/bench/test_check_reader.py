@@ -45,6 +45,18 @@ def test_prototypes():
     assert check(gather, layouts=layouts, vary=["dtype", "num_kv_heads"]).ok
 
 
+@pytest.mark.parametrize("index, name", list(enumerate(["block_table", "seq_lens"])), ids=str)
+def test_what_is_handed_over_must_stay_as_it_is(index, name):
+    def spoils(kv_cache, block_table, seq_lens, head_size):
+        found = gather(kv_cache, block_table, seq_lens, head_size)
+        (block_table, seq_lens)[index].zero_()
+        return found
+
+    report = check(spoils)
+    assert set(report.counts) == {"input-changed"} and report.failed > 50
+    assert report.first.message.startswith(f"{name} was changed")
+
+
 def test_read_elsewhere():
     def next_head(kv_cache, block_table, seq_lens, head_size):
         return gather(kv_cache.roll(1, dims=1), block_table, seq_lens, head_size)

@@ -11,6 +11,7 @@ from kvlayout.bench.fault import WRITE_FAULTS
 from kvlayout.bench.kernel_map import MISSING, RIGHT, STRAY, UNTOUCHED, WRONG
 from kvlayout.bench.observation import NOWHERE
 from kvlayout.interior import Field, Interior
+from kvlayout.layout import all_layouts
 
 SPEC = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, dtype="bfloat16")
 NEAR = VARY[:-1]
@@ -306,4 +307,33 @@ def test_bad_arguments(arguments, match):
 
 
 def test_every_kind_is_listed():
-    assert len(set(WRITE_FAULTS)) == 9 and NOWHERE < -2**62
+    assert len(set(WRITE_FAULTS)) == 10 and NOWHERE < -2**62
+
+
+@pytest.mark.parametrize("spoil", [torch.Tensor.zero_, lambda given: given.resize_(given.shape[0] + 1)],
+                         ids=["other values", "another shape"])
+@pytest.mark.parametrize("index, name", list(enumerate(["key", "value", "slot_mapping"])), ids=str)
+def test_what_is_handed_over_must_stay_as_it_is(index, name, spoil):
+    def spoils(key, value, kv_cache, slot_mapping):
+        write(key, value, kv_cache, slot_mapping)
+        spoil((key, value, slot_mapping)[index])
+
+    report = check(spoils, cases=20, vary=["num_kv_heads", "dtype"])
+    assert set(report.counts) == {"input-changed"} and report.failed > 15
+    assert report.first.message.startswith(f"{name} was changed")
+
+
+def test_no_shape_that_could_be_run_is_no_right_kernel():
+    huge = FullAttentionSpec(block_size=2**20, num_kv_heads=64, head_size=1024, dtype="bfloat16")
+    report = check(write, huge, cases=2, vary=[])
+    assert not report.ok and report.failed == 0 and len(report.not_checked) == 3
+    assert report.sentences()[0] == "No shape could be run, so nothing is known."
+
+
+def test_many_layouts_are_counted_not_listed():
+    names = [layout.name for layout in all_layouts() if layout.name.endswith("C")]
+    report = check(write, cases=24, layouts=names, vary=[])
+    assert report.sentences()[0].startswith("Right in all 24 shapes (24 layouts; ")
+    report = check(lambda *given: None, cases=24, layouts=names, vary=[])
+    by_layout = next(line for line in report.sentences() if line.startswith("By layout: LBHNC 1 of 1, "))
+    assert by_layout.count(" of ") == 12 and by_layout.endswith(", and 12 more layouts.")

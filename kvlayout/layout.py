@@ -104,6 +104,7 @@ def all_layouts() -> list[KVCacheLayout | PhysicalLayout]:
 
 
 LAYOUT_ALIASES = {"NHD": KVCacheLayout.LBNHC, "HND": KVCacheLayout.LBHNC}
+_NAMES = f"Use one of {', '.join(KVCacheLayout.__members__)}, an alias (NHD is LBNHC, HND is LBHNC)"
 
 
 def layout_from_name(name: str, argument: str = "layout") -> KVCacheLayout:
@@ -117,8 +118,7 @@ def layout_from_name(name: str, argument: str = "layout") -> KVCacheLayout:
             return LAYOUT_ALIASES[name]
         if name in KVCacheLayout.__members__:
             return KVCacheLayout[name]
-    raise LayoutError(argument, name, "is not a KV cache layout",
-                      f"Use one of {', '.join(KVCacheLayout.__members__)}, or an alias: NHD (LBNHC), HND (LBHNC)")
+    raise LayoutError(argument, name, "is not a KV cache layout", _NAMES)
 
 
 def as_layout(layout: object, argument: str = "layout") -> KVCacheLayout | PhysicalLayout:
@@ -134,7 +134,10 @@ def as_layout(layout: object, argument: str = "layout") -> KVCacheLayout | Physi
             return layout_from_name(layout, argument)
         if sorted(layout) == sorted(AXES):
             return PhysicalLayout(layout)
-        return plugin_layouts().get(layout) or layout_from_name(layout, argument)
+        if layout in plugin_layouts():
+            return plugin_layouts()[layout]
+        raise LayoutError(argument, layout, "is not a KV cache layout",
+                          f"{_NAMES}, or for a prototype any other order of these letters")
     if isinstance(layout, Enum) and layout.name in KVCacheLayout.__members__:
         return KVCacheLayout[layout.name]
     raise LayoutError(argument, layout, "is not a KV cache layout",

@@ -35,13 +35,16 @@ class DecodeShape:
     def __post_init__(self):
         check_int("context_tokens", self.context_tokens, minimum=1)
 
-    def sentence(self, spec: KVCacheSpec) -> str:
-        """Return what such a step reads and writes in one layer of ``spec``, in words."""
+    def sentence(self, spec: KVCacheSpec, num_blocks: int) -> str:
+        """Return what such a step reads and writes in one layer of ``spec`` and a pool of blocks, in words."""
         heads, content = spec.num_heads, spec.state_content_size_bytes
         if spec.tokens_per_state <= 0:
             return f"A decode step reads and writes one recurrent state of {heads * content:,} bytes a layer."
         slots = f"{heads} head slot{'s' if heads > 1 else ''}"
-        return (f"A decode step at {self.context_tokens:,} tokens reads {slots} of {content:,} bytes a state, each "
+        tokens = min(self.context_tokens, num_blocks * spec.block_size)
+        asked = "" if tokens == self.context_tokens else \
+            f" (of {self.context_tokens:,} asked: the pool of {num_blocks:,} blocks has no room for more)"
+        return (f"A decode step at {tokens:,} tokens{asked} reads {slots} of {content:,} bytes a state, each "
                 "once for all query heads that share it, and writes the last token's.")
 
 

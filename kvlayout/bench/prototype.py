@@ -120,6 +120,7 @@ class Trial:
         plan: the cache in the selection's layout, or that of ``together``, or of ``alone``, or else in the first that
             the backend names, whether vLLM has it or not; None where none can be planned
         pages: the different pages of the backend's layers in that plan
+        forced: whether that plan's layout was the selection's, or the backend's where none could be resolved
     """
 
     backend: Backend | None
@@ -128,6 +129,7 @@ class Trial:
     together: Verdict | None = None
     plan: Plan | None = None
     pages: tuple[PackedPage, ...] = ()
+    forced: bool = False
 
     @property
     def ok(self) -> bool:
@@ -172,11 +174,13 @@ def try_backend(obj: object, selection: Selection | None = None, *, beside: Iter
     for name, verdict in (("alone", alone), ("together", together)):
         if verdict.layout is None:
             found = _with_error(found, f"no-layout-{name}", verdict.why)
-    plan, found = _plan(backend, selection, together.layout or alone.layout, found)
+    resolved = together.layout or alone.layout
+    plan, found = _plan(backend, selection, resolved, found)
     pages = () if plan is None else _pages(plan, backend.name)
     for page in pages:
         found = _check_kernel_block(backend, page, found)
-    return Trial(backend, tuple(found), alone, together, plan, pages)
+    forced = plan is not None and (selection.layout is not None or resolved is None)
+    return Trial(backend, tuple(found), alone, together, plan, pages, forced)
 
 
 def _with_error(found: Iterable[Finding], rule: str, error: LayoutError | str) -> tuple[Finding, ...]:

@@ -72,7 +72,7 @@ def score(
           title=f"By {sort}; vLLM's six have a *, the {len(others)} best of the other 114 follow the same order")
     say("", "block, layer, shard, token: contiguous runs of one block of all layers, of one layer, of one of "
         f"{shards} head shards of a block, and of one state of one layer. read, write: 32-byte sectors in one layer. "
-        f"{decode.sentence(region.spec)}",
+        f"{decode.sentence(region.spec, plan.config.num_blocks)}",
         f"keeps: {', '.join(f'{letter} {name}' for letter, name in _KEEPS.items())}. --json has all measures of all.")
     return 0
 

@@ -185,10 +185,15 @@ def test_measures_say_what_they_are():
 
 
 def test_the_decode_step_in_words():
-    assert DecodeShape(100).sentence(SPEC) == (
+    assert DecodeShape(100).sentence(SPEC, 7) == (
         "A decode step at 100 tokens reads 8 head slots of 512 bytes a state, each once for all query heads that "
         "share it, and writes the last token's.")
-    assert "one recurrent state of 6 bytes" in DecodeShape().sentence(MambaSpec(4, ((2, 3),), ("int8",)))
+    # Where the pool is smaller, what is said is what was counted.
+    assert DecodeShape(100).sentence(SPEC, 3).startswith(
+        "A decode step at 48 tokens (of 100 asked: the pool of 3 blocks has no room for more) reads 8 head slots")
+    assert by_name(SPEC, 3, 1, decode=DecodeShape(100))["LBNHC"].measures == \
+        by_name(SPEC, 3, 1, decode=DecodeShape(48))["LBNHC"].measures
+    assert "one recurrent state of 6 bytes" in DecodeShape().sentence(MambaSpec(4, ((2, 3),), ("int8",)), 1)
 
 
 @pytest.mark.parametrize(("act", "argument"), [

@@ -48,9 +48,12 @@ def test_scores_in_words():
 def test_the_matrix_and_what_changed():
     matrix = backend_matrix("0.33.0", platform="cpu")
     table = matrix_table(matrix)
-    assert table.header == ("backend", *KVCacheLayout.__members__) and len(table.rows) == len(matrix)
+    assert table.header == ("backend", *KVCacheLayout.__members__, "not settled") and len(table.rows) == len(matrix)
+    assert {row[0]: row[-1] for row in table.rows} == {row.backend: "; ".join(row.not_settled) for row in matrix}
+    assert matrix_table(backend_matrix("0.33.0")).header == ("backend", *KVCacheLayout.__members__)
     assert dict(zip(table.header, next(row for row in table.rows if row[0] == "CPU_ATTN"))) == {
-        "backend": "CPU_ATTN", "LBHNC": "1st", **dict.fromkeys(("LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC"), "–")}
+        "backend": "CPU_ATTN", "LBHNC": "1st", **dict.fromkeys(("LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC"), "–"),
+        "not settled": ""}
     assert f"{len(matrix.excluded)} others can't do what is asked" in table.caption
     diff = matrix_diff("0.29.0", "0.33.0")
     rows = diff_table(diff).rows

@@ -60,7 +60,7 @@ def test_the_scores_are_the_librarys_for_the_selected_layer():
         assert row[7] == f"{one['read sectors']:,} / {one['read lines']:,}" == "131,072 / 32,768"
         assert row[9].split(", ") == [name for name in MEASURES if MEASURES[name].unit == "yes/no" and one[name]]
         assert row[-1] == ("▶ vLLM" if row[1] == shown.plan.layout.name else "vLLM")
-    assert DecodeShape(4096).sentence(SPEC) in plain(panel.text.value)
+    assert DecodeShape(4096).sentence(SPEC, shown.plan.config.num_blocks) in plain(panel.text.value)
     assert "token runs (runs)" in plain(panel.text.value) and "head shard: runs × bytes" in plain(panel.text.value)
 
 

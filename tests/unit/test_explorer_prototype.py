@@ -48,6 +48,21 @@ def test_together_with_others_who_loses():
     assert "! Not its first choice: Mine" in plain(panel.text.value) and is_fine(shown)
 
 
+def test_what_was_tried_is_what_all_tabs_show():
+    shown, panel = opened("Prototype", [Mine])
+    assert not panel.trial.forced and "as forced" not in plain(panel.text.value)
+    panel.show.click()
+    assert (shown.plan.layout.name, shown.selection.layout) == ("BLHNC", None)
+    assert "All tabs show Mine in BLHNC now." in plain(panel.said.value)
+    # No other tab knows of the backends beside it, so their common layout is forced.
+    panel.beside.value = ("CPU_ATTN",)
+    assert panel.trial.plan.layout.name == "LBHNC" and "as forced" not in plain(panel.text.value)
+    panel.show.click()
+    assert (shown.plan.layout.name, shown.selection.layout) == ("LBHNC", "LBHNC") and is_fine(shown)
+    assert "All tabs show Mine in LBHNC now, forced." in plain(panel.said.value)
+    assert panel.trial.forced and "in LBHNC, as forced" in plain(panel.text.value)
+
+
 def test_nothing_in_common_is_said_and_the_page_shown_all_the_same():
     flat = type("<b>Flat", (PrototypeBackend,), {"layouts": ("BLNHC",)})
     shown, panel = opened("Prototype", [flat])

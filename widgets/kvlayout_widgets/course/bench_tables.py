@@ -62,12 +62,16 @@ def _number(measure: str, value: int) -> str:
 
 
 def matrix_table(matrix: BackendMatrix) -> Table:
-    """Return backends × layouts, one backend a row."""
+    """Return backends × layouts, one backend a row; where something asked isn't settled by the records, and what."""
     rows = [(row.backend, *(_SIGNS.get(row.cells[name].state, "not recorded") for name in KVCacheLayout.__members__))
             for row in matrix]
+    header, is_open = ("backend", *KVCacheLayout.__members__), any(row.not_settled for row in matrix)
+    if is_open:
+        header += ("not settled",)
+        rows = [(*cells, "; ".join(row.not_settled)) for cells, row in zip(rows, matrix)]
     rest = f"; {len(matrix.excluded)} others can't do what is asked" if matrix.excluded else ""
-    return Table(("backend", *KVCacheLayout.__members__), tuple(rows),
-                 f"vLLM {matrix.version}: {len(matrix)} backends{rest}")
+    return Table(header, tuple(rows), f"vLLM {matrix.version}: {len(matrix)} backends{rest}", is_prose=is_open,
+                 breaks=is_open)
 
 
 def diff_table(diff: MatrixDiff) -> Table:

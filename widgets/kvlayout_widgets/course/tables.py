@@ -42,8 +42,9 @@ class Table:
                   *map(self._cell, rest)] for first, *rest in self.rows]
         if self.breaks:
             cells = [[*rest, f'<div style="overflow-wrap:anywhere">{last}</div>'] for *rest, last in cells]
-        return (f"<style>{STYLE}</style><div class='kvl'>"
-                f"{html_table(list(map(self._cell, self.header)), cells, self.caption)}</div>")
+        first, *rest = self.header
+        header = [f'<div style="text-align:left">{escape(first)}</div>', *map(self._cell, rest)]
+        return f"<style>{STYLE}</style><div class='kvl'>{html_table(header, cells, self.caption)}</div>"
 
     def _cell(self, text: str) -> str:
         return f'<div style="text-align:left">{escape(text)}</div>' if self.is_prose else escape(text)

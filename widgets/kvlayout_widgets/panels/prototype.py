@@ -125,15 +125,19 @@ class PrototypePanel(TextTab):
 
     def _show(self) -> None:
         trial, forced = self.trial, self.state.choices["layout"]
+        shown = trial.plan.layout.name
         if forced is None and trial.together.layout is None:
-            forced = trial.plan.layout.name  # as it is shown here; the resolver has none for it
+            forced = shown  # the resolver has none for it
         try:
             force_choices(self.state, backend=trial.backend.name, layout=forced)
+            if self.state.plan.layout.name != shown:  # no other tab knows of the backends beside it
+                force_choices(self.state, layout=shown)
         except LayoutError as error:
             self.said.value = paragraph(f"✗ {error}", "refused")
             return
         self._told = self.state.plan
-        self.said.value = paragraph(f"✓ All tabs show {trial.backend.name} in {self._told.layout.name} now.", "good")
+        forced = ", forced" if self.state.choices["layout"] is not None else ""
+        self.said.value = paragraph(f"✓ All tabs show {trial.backend.name} in {shown} now{forced}.", "good")
 
 
 def trial_html(trial: Trial) -> str:
@@ -146,7 +150,7 @@ def trial_html(trial: Trial) -> str:
         if verdict is not None:
             parts += [paragraph(title, "section"), verdict_html(verdict)]
     if trial.plan is not None:
-        forced = ", as forced" if trial.plan.selection.layout is not None else ""
+        forced = ", as forced" if trial.forced else ""
         parts += [paragraph(f"The page as it is packed, in {trial.plan.layout.name}{forced}", "section"),
                   pages_html(trial.pages)]
     return "".join(parts)

@@ -93,7 +93,7 @@ class ScoresPanel(PicturePanel):
     def html(self) -> str:
         spec, _ = self._scored()
         chosen = self.state.plan.layout.name
-        return (paragraph(self._decode().sentence(spec), "line")
+        return (paragraph(self._decode().sentence(spec, self.state.plan.config.num_blocks), "line")
                 + scores_table(self.listed, self.measure.value, chosen, self._title, self.scores))
 
     def hovered(self, x: float, y: float, axes: int) -> str:

@@ -141,3 +141,18 @@ def test_what_lies_beyond_counts_kernel_blocks_too():
     done = run("decode", split, "--address", size + 70_000_000)
     assert done.exit_code == 1
     assert "kernel block" in done.stdout and "manager block" in done.stdout
+
+
+@pytest.mark.parametrize("title", ["Clinic", "Transfer"])
+def test_a_tab_whose_answers_hang_on_the_layout_says_the_guess_over_each_of_its_panels(title):
+    explorer = Explorer(unnamed())
+    explorer.show(title)
+    tab = explorer.tabs[title]
+    for _ in range(2):  # also over a panel that was drawn before
+        for panel in tab.panels:
+            tab.show(panel)
+            assert "can&#x27;t tell them apart" in tab._asks.value and "choose Layout" in tab._asks.value
+    explorer.choose(layout="LBNHC")
+    for panel in tab.panels:
+        tab.show(panel)
+        assert "can&#x27;t tell" not in tab._asks.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipywidgets as widgets
 
+from kvlayout.steps import Resolution
 from kvlayout_widgets.figures.common import Drawing
 from kvlayout_widgets.html import paragraph
 from kvlayout_widgets.picture import Picture
@@ -20,6 +21,7 @@ class ChooserTab(Tab):
     """
 
     kinds: tuple[type[Tab], ...] = ()  # each with the question that it answers, as ``asks``
+    says_guess = False  # whether answers here differ by the layout, so that one which is a guess must be said
     depends_on = frozenset({"plan", "coordinate", "problem", "cache", "landing"})
 
     def __init__(self, state: State, act: Act):
@@ -61,9 +63,23 @@ class ChooserTab(Tab):
         return tuple(picture for panel in self.panels.values() for picture in panel.pictures)
 
     def draw(self, theme: str) -> None:
+        self._ask()
         self.visible.draw(theme)
 
+    def _ask(self) -> None:
+        """Show the question of the panel in front, and whether the answer hangs on a guess."""
+        self._asks.value = paragraph(self.visible.asks, "note") + (
+            guess_html(self.state.plan.resolution) if self.says_guess else "")
+
     def _bring(self) -> None:
-        self._asks.value = paragraph(self.visible.asks, "note")
+        self._ask()
         self._front.children = [self.visible.widget]
         self.act(lambda: None)
+
+
+def guess_html(resolution: Resolution) -> str:
+    """Return what to say where a captured config names no layout and several fit; "" where it is sure."""
+    if not resolution.is_guess:
+        return ""
+    others = " or ".join(resolution.others)
+    return paragraph(f"! {resolution.why} Answers here depend on it: choose Layout if it is {others}.", "warn")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kvlayout_widgets.html import paragraph
 from kvlayout_widgets.panels.address import AddressPanel
 from kvlayout_widgets.panels.formula import FormulaPanel
 from kvlayout_widgets.panels.groups import GroupsPanel
@@ -21,11 +20,4 @@ class ClinicTab(ChooserTab):
 
     title = "Clinic"
     kinds = PANELS
-
-    def draw(self, theme: str) -> None:
-        resolution = self.state.plan.resolution
-        guess = "" if not resolution.is_guess else paragraph(
-            f"! {resolution.why} Answers here depend on it: choose Layout if it is {' or '.join(resolution.others)}.",
-            "warn")
-        self._asks.value = paragraph(self.visible.asks, "note") + guess
-        super().draw(theme)
+    says_guess = True

@@ -12,3 +12,4 @@ class TransferTab(ChooserTab):
 
     title = "Transfer"
     kinds = (OneSidePanel, TwoSidesPanel)
+    says_guess = True

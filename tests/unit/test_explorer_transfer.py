@@ -103,7 +103,7 @@ def test_a_request_by_its_tokens():
     assert "are 33 blocks of 16 tokens, up to block 65; the pool ends with block 63" in refused(shown, panel)
 
 
-@pytest.mark.parametrize("text", ["0", "-3", "x", "1.5", "", "1" * 30, "10,000,000,000"])
+@pytest.mark.parametrize("text", ["0", "-3", "x", "1.5", "1" * 30, "10,000,000,000"])
 def test_a_request_of_no_length(text):
     shown, panel = opened()
     panel.what.value, panel.tokens.value = "one request", text
@@ -224,3 +224,19 @@ def test_a_block_table_with_its_brackets_is_a_request():
     _, panel = opened()
     panel.what.value, panel.placed.value, panel.ids.value = "one request", "in these blocks", "[0, 7, 9]"
     assert "Blocks 0, 7 and 9 of 28 layers" in panel.drawing.headline
+
+
+@pytest.mark.parametrize(("box", "what", "example"), [
+    ("tp_size", "one head shard", "2"), ("tp_rank", "one head shard", "0"), ("tokens", "one request", "512")])
+def test_a_box_offers_its_own_example_and_takes_it_where_it_is_empty(box, what, example):
+    shown, panel = opened(layout="LBHNC")
+    panel.what.value = what
+    control = getattr(panel, box)
+    control.value = "many"
+    assert f"Write one such as 64, or {example}" in panel.complaint.value and "auto" not in panel.complaint.value
+    control.value = example
+    expected = panel.by_layout
+    control.value = ""
+    assert panel.complaint.value == ""
+    assert {name: one.run_bytes for name, one in panel.by_layout.items()} == \
+        {name: one.run_bytes for name, one in expected.items()}

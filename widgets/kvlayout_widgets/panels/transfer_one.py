@@ -42,6 +42,7 @@ class OneSidePanel(PicturePanel):
                                      layout=widgets.Layout(width="252px"), style={"description_width": "42px"})
         self.threshold = _text("Threshold", "64 KiB", "Runs shorter than this are counted apart; 0 for none; a bare "
                                "number is in KiB", 70, 160)
+        self.threshold.placeholder = "0"
         self.tp_size = _text("Split over", "2", "Ranks that this rank's head slots are split over, as by a peer with "
                              "a larger --tensor-parallel-size", 66, 120)
         self.tp_rank = _text("rank", "0", "The one of them whose head slots are moved, from 0", 32, 80)
@@ -108,10 +109,8 @@ class OneSidePanel(PicturePanel):
             return f"All {count(address_map.shape(at.layer)[0], 'B')} of {layer}", self._by_layout(
                 lambda one: transfer(one, blocks=None, layers=at.layer))
         if self.what.value == "one head shard":
-            size, rank = (parse_integer(one.value, name) for one, name in
-                          ((self.tp_size, "Split over"), (self.tp_rank, "rank")))
-            asked = dict(block=at.block, layer=at.layer, tp_size=1 if size is None else size,
-                         tp_rank=0 if rank is None else rank, request=[at.block])
+            size, rank = (self._number(one) for one in (self.tp_size, self.tp_rank))
+            asked = dict(block=at.block, layer=at.layer, tp_size=size, tp_rank=rank, request=[at.block])
             return (f"Head shard {asked['tp_rank']} of {asked['tp_size']}, {kind} {at.block:,} of {of_layers}",
                     self._by_layout(lambda one: transfer_selections(one, **asked)["one head shard"]))
         ids = self._request_ids(region.group) if self._is_request else [at.block]
@@ -149,10 +148,9 @@ class OneSidePanel(PicturePanel):
         step = _PLACED[self.placed.value]
         if not step:
             return block_ids(self.ids.value, "block ids")
-        tokens = parse_integer(self.tokens.value, "Tokens")
-        if tokens is None or tokens < 1:
-            raise LayoutError("Tokens", self.tokens.value, "must be a whole number of at least 1",
-                              "Write a length such as 512")
+        tokens = self._number(self.tokens)
+        if tokens < 1:
+            raise LayoutError("Tokens", tokens, "must be at least 1", "Write a length such as 512")
         each = self.state.plan.kernel_block_sizes[group]
         needed = -(-tokens // each)
         num_blocks = self.state.plan.address_map.shape(self.state.coordinate.layer)[0]
@@ -163,6 +161,12 @@ class OneSidePanel(PicturePanel):
                 f"with block {num_blocks - 1:,}, and at most {MOST_IDS:,} are counted",
                 "Give fewer tokens, or plan more blocks")
         return list(range(1, last + 1, step))
+
+    @staticmethod
+    def _number(box: widgets.Text) -> int:
+        """The number in a text box; what stands in it as an example while it is empty."""
+        number = parse_integer(box.value, box.description, box.placeholder)
+        return int(box.placeholder) if number is None else number
 
     def _check_pieces(self, ids: list[int], names: list[str]) -> None:
         """A stretch of blocks costs the same however long it is; single ones don't."""
@@ -226,5 +230,6 @@ def regions_table(address_map: AddressMap) -> str:
 
 
 def _text(description: str, value: str, tooltip: str, label_width: int, width: int) -> widgets.Text:
-    return widgets.Text(description=description, value=value, tooltip=tooltip, continuous_update=False,
+    return widgets.Text(description=description, value=value, placeholder=value, tooltip=tooltip,
+                        continuous_update=False,
                         layout=widgets.Layout(width=f"{width}px"), style={"description_width": f"{label_width}px"})

@@ -3,6 +3,7 @@
 import html
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -132,3 +133,15 @@ def test_sentences_for_every_kind_of_cache(kind):
     assert len(text) >= 2 and all(one.endswith((".", ")")) for one in text)
     if kind == "padded":
         assert "0.171 % of the pages is padding: 256 of 149,760 bytes" in text[1]
+
+
+@pytest.mark.parametrize("step", [0, 1], ids=["own", "crossing"])
+def test_whose_the_bytes_of_a_block_are_where_groups_cross(step):
+    shared = KINDS["overlay"]("LBNHC").config
+    # The last group's tensor moved by a block: its block b lies on the others' block b + 1.
+    *rest, last = shared.kv_cache_tensors
+    moved = replace(last, offset=last.offset + step * last.block_stride)
+    config = replace(shared, kv_cache_tensors=[*rest, moved])
+    text = cost_sentences(kv.AddressMap(config, "LBNHC"))[0]
+    assert ("the others' pages over the same bytes are then nobody's" in text) == (not step)
+    assert ("blocks of other ids hold some at the same time" in text) == bool(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from kvlayout.address import AddressMap
-from kvlayout.clinic import Strip, padding_shares, page_losses
+from kvlayout.clinic import Strip, containment, padding_shares, page_losses
 from kvlayout.clinic.block_bytes import kernel_ratio
 from kvlayout.spec import AttentionSpec, MambaSpec
 from kvlayout_widgets.figures.common import Coordinate
@@ -81,9 +81,7 @@ def cost_sentences(address_map: AddressMap) -> list[str]:
     """Return whether anything is shared, what equal page sizes cost, and why blocks are as long as they are."""
     losses = page_losses(address_map)
     present = [one for one in losses.groups if one.kinds]
-    text = ["One group owns every block: nothing is shared." if len(present) == 1 else
-            f"Each block id is one of these {len(present)} groups' at a time; the others' pages over the same bytes "
-            "are then nobody's."]
+    text = [_owner_sentence(address_map, len(present))]
     lost = sum(one.page_bytes - one.content_bytes for one in losses.groups)
     if lost:
         pages = sum(one.page_bytes for one in losses.groups)
@@ -98,6 +96,20 @@ def cost_sentences(address_map: AddressMap) -> list[str]:
             text.append(f"No group ever uses {one.block_bytes - one.content_bytes:,} of a block's "
                         f"{one.block_bytes:,} bytes ({100 * one.share:.3g} %).")
     return text
+
+
+def _owner_sentence(address_map: AddressMap, groups: int) -> str:
+    """Whose the bytes of a block id are; the overlay is only safe where blocks of different ids share none."""
+    is_contained = containment(address_map).is_contained
+    if is_contained:
+        return "One group owns every block: nothing is shared." if groups == 1 else \
+            f"Each block id is one of these {groups} groups' at a time; the others' pages over the same bytes are " \
+            "then nobody's."
+    of = "of one group" if groups == 1 else f"of one of these {groups} groups at a time"
+    if is_contained is None:
+        return f"Each block id is {of}; whether blocks of other ids hold some of its bytes too isn't decided."
+    return f"Each block id is {of}, but its bytes aren't its own: blocks of other ids hold some at the same " \
+           "time (panel Lints has the first of them)."
 
 
 def _inflated(address_map: AddressMap) -> list[str]:

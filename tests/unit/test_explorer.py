@@ -79,7 +79,7 @@ def test_a_wrong_choice_keeps_the_last_picture_and_says_why_twice(argument, valu
     assert tab_picture(shown).png == png
     reason = shown.controls.by_argument[argument].refusal
     assert reason
-    assert "the picture shows the last ones" in shown._status.value
+    assert "all tabs still show the last ones" in shown._status.value
     assert "kvl-status-bad" in shown._status.value
     assert shown.choose(tp_size=1, requested=None, block_size=None) or argument == "block_size"
     if argument == "block_size":

@@ -62,3 +62,20 @@ def test_the_code_of_a_stage_without_some_groups_layers(model, pp_size):
     explorer.show("Code")
     assert explorer._status.value == ""
     assert "KVCacheGroupSpec([], " in explorer.visible.texts.value
+
+
+@pytest.mark.parametrize("choices", [
+    {"num_blocks": 2**50}, {"layout": "HBLNC", "backend": "nobody"},
+    {"model": {"kvlayout": 1, "kv_cache_config": {"num_blocks": 4}}}], ids=["blocks", "backend", "capture"])
+def test_above_every_tab_stands_whose_plan_is_still_shown(choices):
+    explorer = Explorer(model="llama-tiny", num_blocks=8, layout="LBNHC")
+    assert not explorer.choose(**choices)
+    for title in explorer.tabs:
+        explorer.show(title)
+        assert "still show the last ones that can (" in explorer._status.value
+        assert f"({explorer.plan.model.title}, LBNHC, 8 blocks)." in explorer._status.value
+    assert ("but the panel Lints" in explorer._status.value) == ("model" in choices)
+    explorer.act(lambda: explorer.state.select(99, 0))  # another error stands beside it, not in its place
+    assert "99" in explorer._status.value and "still show the last ones" in explorer._status.value
+    assert explorer.choose(model="llama-tiny", backend=None, num_blocks=9, layout="LBNHC")
+    assert explorer._status.value == ""

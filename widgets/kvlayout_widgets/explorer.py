@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import ipywidgets as widgets
 
-from kvlayout.captured import captured_selection
+from kvlayout.captured import captured_selection, is_captured
 from kvlayout.errors import LayoutError
 from kvlayout.facts.backends import own_backends
 from kvlayout.landing import Landing
@@ -216,11 +216,13 @@ class Explorer:
             self.widget.log.error("the explorer failed", exc_info=error)
 
     def _show_status(self) -> None:
-        problem = self.state.problem
-        text = self._message
-        if problem is not None and not text:
-            text = f"These choices can't be planned; the picture shows the last ones that can. {problem}"
-        self._status.value = status_html(text, bool(text))
+        problem, plan = self.state.problem, self.state.plan
+        lines = [self._message]
+        if problem is not None:
+            but = " but the panel Lints" if is_captured(self.state.choices["model"]) else ""
+            lines += [f"These choices can't be planned: all tabs{but} still show the last ones that can "
+                      f"({plan.model.title}, {plan.layout.name}, {plan.config.num_blocks:,} blocks).", str(problem)]
+        self._status.value = "".join(status_html(one, True) for one in lines if one)
 
     def _export(self, kind: str) -> tuple[str, bytes]:
         name = f"{self.plan.model.name.replace('/', '-')}-{self.plan.layout.name}"

@@ -114,3 +114,32 @@ def test_wrong_padding_is_counted_though_no_layers_bins_show_it():
         report = kv.verify(cache)
     hidden = report.mismatched_bytes - report.map.wrong_bytes.sum()
     assert hidden > 0 and f"{hidden:,}" in mismatches_figure(report).alt
+
+
+def test_what_was_proven_or_written_names_its_cache_once_another_plan_is_shown(shown):
+    panel = shown.allocation
+    panel.allocate.click()
+    proven(shown)
+    panel.poke.click()
+    texts = panel.verification.text, panel.proof
+    assert all("kvl-good" in one.value and "older" not in one.value for one in texts)
+    shown.choose(layout="BLNHC")
+    for one in texts:
+        assert "Of the older cache (Qwen3 0.6B, LBNHC, 112 MiB), not of the plan that is shown: " in one.value
+        assert "kvl-good" not in one.value
+    shown.choose(layout="LBNHC")
+    assert all("kvl-good" in one.value and "older" not in one.value for one in texts)
+    shown.choose(layout="BLNHC")
+    panel.allocate.click()
+    assert all(one.value == "" for one in texts)
+
+
+def test_a_failed_proof_of_an_older_cache_stays_red(shown):
+    shown.allocation.allocate.click()
+    name, view = list(shown.state.cache.views.items())[5]
+    shown.state.cache.views[name] = view.as_strided(view.shape, (view.stride(0), 16 * 256, 256, 1),
+                                                    view.storage_offset())
+    proven(shown)
+    shown.choose(num_blocks=65)
+    text = shown.allocation.verification.text.value
+    assert "kvl-refused" in text and "Of the older cache" in text and "✗ " in text

@@ -9,8 +9,8 @@ import ipywidgets as widgets
 from kvlayout.errors import LayoutError
 from kvlayout.memory.mark import write_and_read_back
 from kvlayout_widgets.figures.theme import exact_address, exact_bytes
-from kvlayout_widgets.header import allocation_html
-from kvlayout_widgets.html import paragraph
+from kvlayout_widgets.header import allocation_html, older_cache_words
+from kvlayout_widgets.html import outcome
 from kvlayout_widgets.state import State
 from kvlayout_widgets.verification import Verification
 
@@ -28,7 +28,7 @@ class AllocationPanel:
                             "and read it from the raw buffer at the offset shown", width="190px")
         self.free_others = _button("Free theirs", "Give back the memory that other explorers of this kernel hold")
         self.text = widgets.HTML()
-        self.proof = widgets.HTML()
+        self.proof, self._said, self._is_of_cache = widgets.HTML(), "", False
         self.verify = self.verification.button
         row = widgets.HBox([self.allocate, self.verify, self.verification.stop, self.free, self.free_others],
                            layout=widgets.Layout(flex_flow="row wrap"))
@@ -40,9 +40,12 @@ class AllocationPanel:
     def _say(self, done: Callable[[], str]) -> None:
         """Do what a button says, and show beside it what came of it."""
         try:
-            self.proof.value = paragraph(done(), "good")
+            self._said = done()
         except LayoutError as error:
-            self.proof.value = paragraph(f"✗ {error}", "refused")
+            self._said = f"✗ {error}"
+        # Only what was written stands in a cache; "Freed" and a refusal are of this moment.
+        self._is_of_cache = done == self._poke and not self._said.startswith("✗")
+        self.show()
 
     def _allocate(self) -> str:
         self.verification.clear()
@@ -72,6 +75,9 @@ class AllocationPanel:
     def show(self) -> None:
         """Show the state's cache."""
         self.text.value = allocation_html(self.state)
+        older = older_cache_words(self.state)
+        self.proof.value = outcome(self._said, older if self._is_of_cache else "")
+        self.verification.say(older)
         cache, is_busy = self.state.cache, self.verification.is_running
         self.allocate.disabled = is_busy
         self.free.disabled = cache is None or is_busy

@@ -58,13 +58,20 @@ def allocation_html(state: State) -> str:
     text = paragraph(f"Other explorers of this kernel hold {format_bytes(others)}.", "warn") if others else ""
     if state.cache is None:
         return paragraph("Nothing is allocated here." if others else "Nothing is allocated.", "note") + text
-    plan = state.cache_plan
     text = paragraph(repr(state.cache), "mono") + text
-    if state.cache_is_stale:
-        text += paragraph(f"The picture shows another plan than the allocated one ({plan.model.title}, "
-                          f"{plan.layout.name}, {format_bytes(state.cache.nbytes)}). Allocate again to replace it.",
-                          "warn")
+    older = older_cache_words(state)
+    if older:
+        text += paragraph(f"The picture shows another plan than the allocated one ({older}). Allocate again to "
+                          "replace it.", "warn")
     return text
+
+
+def older_cache_words(state: State) -> str:
+    """Return which plan the allocated cache is of, where another one is shown; "" where it is this one."""
+    if state.cache is None or not state.cache_is_stale:
+        return ""
+    plan = state.cache_plan
+    return f"{plan.model.title}, {plan.layout.name}, {format_bytes(state.cache.nbytes)}"
 
 
 def status_html(text: str, is_bad: bool) -> str:

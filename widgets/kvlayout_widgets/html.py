@@ -34,6 +34,18 @@ def paragraph(text: object, kind: str) -> str:
     return f'<div class="kvl-{escape(kind)}">{escape(str(text))}</div>' if text else ""
 
 
+def outcome(text: str, older: str = "") -> str:
+    """Return what came of an action: green, or red where it begins with ✗.
+
+    ``older``: the cache that it is of, where that isn't the one which is shown; then it is no longer green.
+    """
+    if not text:
+        return ""
+    is_bad = text.startswith("✗")
+    said = f"Of the older cache ({older}), not of the plan that is shown: {text}" if older else text
+    return paragraph(said, "refused" if is_bad else "note" if older else "good")
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
     """Return a table of cells that are HTML already."""
     head = "".join(f"<th>{cell}</th>" for cell in header)

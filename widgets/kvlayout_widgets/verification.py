@@ -13,7 +13,7 @@ from kvlayout.memory.probe import verify
 from kvlayout.proof import Report
 from kvlayout_widgets.figures.common import render_png
 from kvlayout_widgets.figures.mismatches import mismatches_figure
-from kvlayout_widgets.html import paragraph
+from kvlayout_widgets.html import outcome, paragraph
 
 _SECONDS_BETWEEN = 0.1  # a progress bar that moves more often only costs messages
 
@@ -48,13 +48,19 @@ class Verification:
         self.more = widgets.HTML()
         self.details = widgets.VBox([self.picture, self.more])
         self.stop.on_click(lambda _: self._stop.set())
+        self._result = ""
         self.clear()
 
     def clear(self) -> None:
         """Show no result: another cache is there, or none."""
-        self.report, self.text.value = None, ""
+        self.report, self._result, self.text.value = None, "", ""
         for part in (self.bar, self.stop, self.details):
             part.layout.display = "none"
+
+    def say(self, older: str = "") -> None:
+        """Show the result; ``older``: which cache it is of, where another plan than its own is shown."""
+        if self._result:
+            self.text.value = outcome(self._result, older)
 
     def start(self, cache: KVCache, theme: str) -> None:
         """Begin to prove ``cache``; at once if nothing is under way."""
@@ -91,7 +97,8 @@ class Verification:
             self.text.value = paragraph("Stopped: nothing is proven, and the cache holds zeros again.", "warn")
         except Exception as error:  # in a thread nobody else would see it
             said = str(error) if isinstance(error, LayoutError) else f"{type(error).__name__}: {error}"
-            self.text.value = paragraph(f"✗ {said}", "refused")
+            self._result = f"✗ {said}"
+            self.say()
         finally:
             self.is_running = False
             self.bar.layout.display = self.stop.layout.display = "none"
@@ -100,9 +107,11 @@ class Verification:
     def _show(self, theme: str) -> None:
         report = self.report
         if report.ok:
-            self.text.value = paragraph(f"✓ {report.summary}", "good")
+            self._result = f"✓ {report.summary}"
+            self.say()
             return
-        self.text.value = paragraph(f"✗ {report.summary}", "refused")
+        self._result = f"✗ {report.summary}"
+        self.say()
         self.more.value = "".join(paragraph(f"· {one}", "line") for one in report.mismatches[1:6])
         self.picture.value = render_png(mismatches_figure(report, theme=theme))
         self.details.layout.display = None

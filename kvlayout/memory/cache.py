@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -78,8 +79,13 @@ class KVCache:
     def free(self) -> None:
         """Drop the buffer and all views; a view kept elsewhere holds the memory until it is dropped too."""
         # The buffer first: a proof in another thread that misses a view then knows why.
-        is_held, self.buffer, self.views = self.buffer is not None, None, {}
+        is_held = self.buffer is not None
+        left = [weakref.ref(one) for one in (self.buffer, *self.views.values()) if one is not None]
+        self.buffer, self.views = None, {}
         if is_held:
+            # Only a reference cycle needs it, and it takes a second where a notebook holds many widgets.
+            if any(one() is not None for one in left):
+                gc.collect()
             give_back(self.device)
 
     @contextmanager
@@ -106,7 +112,6 @@ class KVCache:
 
 def give_back(device: torch.device) -> None:
     """Return unused memory to the device, so that others see it as free."""
-    gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
@@ -147,8 +152,10 @@ def allocate_kv_cache(
         buffer = None
     except LayoutError:
         buffer = None
+        gc.collect()
         give_back(place)
         raise
+    gc.collect()
     give_back(place)
     free = memory_info(place)
     raise CacheMemoryError("size", size, f"could not be allocated on {place} ({free[0] if free else 0:,} bytes "

@@ -1,6 +1,7 @@
 """Real memory agrees with the address map, is checked before it is taken, and is given back."""
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -80,6 +81,25 @@ def test_free_drops_the_memory():
     cache.free()
     cache.free()
     assert cache.buffer is None and cache.views == {} and "freed" in repr(cache)
+
+
+@pytest.mark.parametrize("kept", ["nothing", "a cycle of the buffer", "a cycle of a view"])
+def test_free_looks_for_cycles_only_where_one_holds_the_memory(kept):
+    cache = allocate_kv_cache(config(), "cpu")
+    held = {"nothing": None, "a cycle of the buffer": cache.buffer, "a cycle of a view": cache.views["b"]}[kept]
+    if held is not None:
+        held.itself = held
+    weak, held, runs = [weakref.ref(cache.buffer), *map(weakref.ref, cache.views.values())], None, []
+    gc.collect()
+    gc.disable()  # so that only free itself can collect
+    gc.callbacks.append(seen := lambda phase, info: runs.append(phase))
+    try:
+        cache.free()
+        assert bool(runs) == (kept != "nothing")
+        assert [one() for one in weak] == [None] * 4
+    finally:
+        gc.callbacks.remove(seen)
+        gc.enable()
 
 
 def live_bytes() -> int:

@@ -2,7 +2,7 @@
 
 Such a selection's ``model`` is the dict of a capture's JSON: ``{"kvlayout": 1, "kv_cache_config": {...}}``, with what
 else is known of it (``kernel_block_sizes`` in tokens, one a group; ``backends`` {layer: name}; ``vllm_version``;
-``machine``, a Machine's fields).
+``machine``, a Machine's fields; ``note``, what a person must know of where it came from).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kvlayout.capture.config_json import config_from_dict, config_to_dict
 from kvlayout.capture.files import FORMAT, check_format, read_json
 from kvlayout.capture.fitting import likeliest_first, place_alike
 from kvlayout.capture.objects import as_config
-from kvlayout.capture.pasted import parse
+from kvlayout.capture.pasted import parse_first
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
 from kvlayout.errors import LayoutError, check_int, errors_in
 from kvlayout.layout import KVCacheLayout, PhysicalLayout, as_layout
@@ -67,7 +67,22 @@ def _read_file(path: str | Path) -> object:
     if text.lstrip().startswith(("{", "[")):
         return read_json(path)
     with errors_in(f"{path}:"):
-        return {CONFIG: config_to_dict(parse(text))}
+        return capture_of_text(text)
+
+
+def capture_of_text(text: str) -> dict[str, object]:
+    """Return a capture's JSON for the config that a pasted log prints; its note says where that is one of several.
+
+    Raises LayoutError as :func:`kvlayout.capture.parse`.
+    """
+    config, note = parse_first(text)
+    return {"kvlayout": FORMAT, CONFIG: config_to_dict(config), **({"note": note} if note else {})}
+
+
+def capture_note(model: object) -> str:
+    """Return what a person must know of a selection's ``model``; "" for what is no capture or has no note."""
+    note = model.get("note") if is_captured(model) else None
+    return note if isinstance(note, str) else ""
 
 
 def settled(choices: Mapping[str, object]) -> dict[str, object]:

@@ -62,9 +62,17 @@ def parse(text: str) -> KVCacheConfig:
     Raises LayoutError saying what is missing where the text holds no whole config: pieces of one, something elided or
     cut, an unknown spec class, or a config from before 0.29.
     """
+    return parse_first(text)[0]
+
+
+def parse_first(text: str) -> tuple[KVCacheConfig, str]:
+    """Return what :func:`parse` does, and a sentence where the text holds several configs; "" where only one.
+
+    Raises LayoutError as that one.
+    """
     pasted = read(text)
     if pasted.config is not None:
-        return pasted.config
+        return pasted.config, _first_of(len(pasted.configs))
     if pasted.problems:
         raise pasted.problems[0]
     pieces = [f"{len(found)} {name}" for name, found in (
@@ -88,7 +96,7 @@ def read(text: str) -> Pasted:
         _read_message(message, reader, notes)
     config = reader.configs[0] if reader.configs else None
     if len(reader.configs) > 1:
-        notes.append(f"The text holds {len(reader.configs)} different configs; the first is taken")
+        notes.append(_first_of(len(reader.configs)))
     layouts = () if config is None else _layouts(config, facts, notes)
     if reader.unknown_fields:
         notes.append(f"Fields that this release doesn't have, kept aside: {', '.join(reader.unknown_fields)}")
@@ -98,6 +106,10 @@ def read(text: str) -> Pasted:
     return Pasted(config, tuple(reader.configs), tuple(layouts), tuple(reader.tensors), tuple(reader.groups),
                   tuple(reader.specs), reader.layer_specs, tuple(reader.shared_tensors), reader.unknown_fields,
                   tuple(facts), tuple(reader.problems), tuple(notes))
+
+
+def _first_of(count: int) -> str:
+    return f"The text holds {count:,} different configs; the first is taken" if count > 1 else ""
 
 
 def _read_message(message: Message, reader: Reader, notes: list[str]) -> None:

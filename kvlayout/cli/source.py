@@ -6,9 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+import typer
+
 from kvlayout.as_typed import whole_number
-from kvlayout.capture.pasted import parse
-from kvlayout.captured import captured_selection, is_captured
+from kvlayout.captured import capture_note, capture_of_text, captured_selection, is_captured
 from kvlayout.errors import LayoutError
 from kvlayout.facts.models import get_preset
 from kvlayout.plan import Plan, make_plan
@@ -26,14 +27,17 @@ def read_plan(what: str, **choices: object) -> Plan:
 
 
 def read_selection(what: str, **choices: object) -> Selection:
-    """Return the selection of ``what``, as :func:`read_plan`; it may be one that no plan follows from."""
+    """Return the selection of ``what``, as :func:`read_plan`; it may be one that no plan follows from.
+
+    What a person must know of a capture, as that it is one of several in a log, is said on stderr.
+    """
     chosen = {name: value for name, value in choices.items() if value is not None}
     if what != STDIN and not is_file(what):
         return Selection(model=get_preset(what).name, **chosen)
     text = read_text(what)
-    if not text.lstrip().startswith("{"):
-        return captured_selection(parse(text), **chosen)
-    data = decode_json(text, what)
+    data = decode_json(text, what) if text.lstrip().startswith("{") else capture_of_text(text)
+    if note := capture_note(data):
+        typer.echo(f"kvlayout: {what}: {' '.join(note.split())}.", err=True)
     return captured_selection(data, **chosen) if is_captured(data) else Selection(model=data, **chosen)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import ipywidgets as widgets
 
-from kvlayout.captured import OPEN, is_captured
+from kvlayout.captured import OPEN, capture_note, is_captured
 from kvlayout.errors import LayoutError
 from kvlayout.facts.machine import Machine
 from kvlayout.memory.device import devices
@@ -82,6 +82,7 @@ class Controls:
         for control in self.all:
             control.disable(captured and not set(control.arguments) <= set(OPEN))
             control.refuse(str(self.state.problem) if control is blamed else "")
+        self.by_argument["model"].note(capture_note(self.state.choices["model"]))
         self._explain_layout()
 
     def _offer(self) -> None:

@@ -6,8 +6,7 @@ import json
 
 import ipywidgets as widgets
 
-from kvlayout.capture import parse
-from kvlayout.capture.config_json import config_to_dict
+from kvlayout.captured import capture_note, capture_of_text
 from kvlayout.errors import LayoutError
 from kvlayout.selection import decode_json
 from kvlayout_widgets.catalogue import FROM_CONFIG
@@ -70,7 +69,7 @@ def read_model(text: str) -> dict:
     if not text.strip():
         raise LayoutError("model", "", "is empty", "Paste a config.json, a capture or a log, or read a file")
     if not text.lstrip().startswith(("{", "[")):
-        return {"kvlayout": 1, "kv_cache_config": config_to_dict(parse(text))}
+        return capture_of_text(text)
     config = decode_json(text, "model")
     if not isinstance(config, dict):
         raise LayoutError("model", config, "must be a JSON object", "Give the whole file")

@@ -95,7 +95,7 @@ class Capture:
     """What a captured selection says.
 
     Attributes:
-        config: with its layout's name
+        config: with its layout's name; without one where that is a guess, so that it stays one for whoever reads it
         resolution: why that layout
         backend_names: {layer: the backend that reads and writes it}, where known
         kernel_block_sizes: tokens, one a group
@@ -114,8 +114,9 @@ def read_capture(selection: Selection) -> Capture:
     with errors_in(CONFIG):
         config = config_from_dict(selection.model[CONFIG])
     resolution = _layout(config, selection.layout)
-    return Capture(replace(config, kv_cache_layout=resolution.layout.name), resolution, _backends(selection, config),
-                   _kernel_block_sizes(selection, config))
+    if not resolution.is_guess:
+        config = replace(config, kv_cache_layout=resolution.layout.name)
+    return Capture(config, resolution, _backends(selection, config), _kernel_block_sizes(selection, config))
 
 
 def _check_choices(selection: Selection) -> None:

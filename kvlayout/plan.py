@@ -38,7 +38,7 @@ class Plan:
         specs: {layer: spec} of the whole model, repacked by the backends, before grouping
         resolution: the layout and the steps to it
         groups: this rank's groups; layer pages as grouping left them
-        config: this rank's tensors; ``config.kv_cache_layout`` is the layout's name
+        config: this rank's tensors; ``config.kv_cache_layout`` is the layout's name, None where that is a guess
         kernel_block_sizes: tokens, one a group
         interiors: {layer: what its pages hold}, where the backend doesn't keep the default
         address_map: of ``config``, with the backends' kernel blocks and interiors

@@ -39,9 +39,9 @@ def lint(
     """
     if isinstance(subject, Plan):
         _no_sizes(kernel_block_sizes)
-        found = lint_map(_same_layout(subject.address_map, layout)) + lint_backends(subject)
-        if subject.resolution.is_guess:
-            found.append(_unknown([subject.layout.name, *subject.resolution.others]))
+        resolution = subject.resolution
+        found = [_unknown([resolution.layout.name, *resolution.others])] if resolution.is_guess else []
+        found += lint_map(_same_layout(subject.address_map, layout)) + lint_backends(subject)
     elif isinstance(subject, AddressMap):
         _no_sizes(kernel_block_sizes)
         found = lint_map(_same_layout(subject, layout))

@@ -54,11 +54,31 @@ def test_a_plan_is_linted_as_its_config_and_checked_with_it():
     plan = kv.make_plan(captured_selection(unnamed()))
     assert plan.resolution.others == ("LBHNC",)
     assert [one.rule for one in lint(plan)].count("layout-unknown") == 1
+    assert lint(plan.config) == lint(plan)
     line = "Using HND KV cache layout for FLASHINFER backend."
     assert [one.verdict for one in check_log(line, plan)] == ["can't tell"]
     alike = kv.make_plan(captured_selection(unnamed(heads=1)))
     assert not alike.resolution.is_guess and "same place" in alike.resolution.why
     assert parse(repr(unnamed())) == unnamed()
+
+
+@pytest.mark.parametrize("heads", [1, 8])
+@pytest.mark.parametrize("layout", [*kv.KVCacheLayout, None], ids=lambda one: getattr(one, "name", "guessed"))
+def test_a_guess_stays_one_in_the_plans_config(layout, heads, tmp_path):
+    """Whatever is done with a plan's config: linted, saved and opened again, planned again."""
+    config = unnamed(heads)
+    try:
+        plan = kv.make_plan(captured_selection(config, layout=layout and layout.name))
+    except kv.LayoutError:
+        assert layout is not None  # its strides can't hold that one
+        return
+    assert plan.config.kv_cache_layout == (None if plan.resolution.is_guess else plan.layout.name)
+    assert plan.resolution.is_guess == (layout is None and heads == 8)
+    told = [one.rule for one in lint(plan.config)].count("layout-unknown")
+    assert told == [one.rule for one in lint(plan)].count("layout-unknown") == plan.resolution.is_guess
+    capture.save(plan.config, tmp_path / "again.json")
+    again = kv.make_plan(captured_selection(tmp_path / "again.json"))
+    assert (again.resolution.is_guess, again.layout) == (plan.resolution.is_guess, plan.layout)
 
 
 def test_the_clinic_tab_says_it():

@@ -1,8 +1,9 @@
-"""Numbers as a person types them: a whole number, and a list of block ids with ranges."""
+"""Numbers as a person types them: a whole number, a decimal one, and a list of block ids with ranges."""
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from kvlayout.errors import LayoutError
 
@@ -28,6 +29,19 @@ def whole_number(text: str, *, hexadecimal: bool = False) -> int | None:
     if found is None and hexadecimal:
         found, base = _HEXADECIMAL.fullmatch(plain), 16
     return None if found is None else int(found[1] + re.sub("[,_ ']", "", found[2]), base)
+
+
+def decimal_number(text: str) -> Fraction | None:
+    """Return the number that ``text`` is, with or without a decimal point (1,024.5 or .5); None where it is none.
+
+    What stands before the point is a whole number as :func:`whole_number` reads it, behind it are digits alone.
+    """
+    whole, _, rest = text.strip().partition(".")
+    number = None if whole != whole.rstrip() else whole_number(whole or "0")
+    if number is None or len(rest) > _MOST_DIGITS or not re.fullmatch("[0-9]*", rest) or not whole + rest:
+        return None
+    part = Fraction(int(rest or "0"), 10 ** len(rest))
+    return number - part if whole.startswith(("-", "\u2212")) else number + part
 
 
 def block_ids(text: str, argument: str, most: int = MOST_IDS, noun: str = "block id") -> list[int]:

@@ -26,7 +26,7 @@ class Fact:
     text: str
 
 
-_N = r"\d+(?:,\d{3})*(?:\.\d+)?"
+_N = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 _LAYOUT = "LBHNC|LBNHC|LHBNC|BLHNC|BLNHC|BHLNC|NHD|HND"
 _LIST = r"(?:torch\.Size\()?[\[(][\d,]*[\])]\)?"
 _PATTERNS = {

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from html import escape
 
 import ipywidgets as widgets
 
-from kvlayout.as_typed import whole_number
+from kvlayout.as_typed import decimal_number, whole_number
 from kvlayout.errors import LayoutError
 from kvlayout_widgets.html import paragraph
 from kvlayout_widgets.labels import LABELS
@@ -145,12 +144,13 @@ def parse_integer(text: str, argument: str, empty: str = "auto") -> int | None:
 
 def parse_size(text: str, argument: str = "available_memory", unit: str = "GiB") -> int:
     """Return the bytes of a size such as "1.5 GiB", "500 MiB" or "68,681,728 B"; a bare number is in ``unit``."""
-    found = re.fullmatch(r"([\d.,_ ]+?)\s*([KMGT]?i?B)?", text.strip(), re.IGNORECASE)
-    try:
-        return int(Fraction(re.sub("[,_ ]", "", found[1])) * _UNITS[(found[2] or unit).lower()])
-    except (TypeError, KeyError, ValueError):
+    plain = text.strip()
+    found = re.search(r"([KMGT]i)?B$", plain, re.IGNORECASE)
+    number = decimal_number(plain[:found.start()] if found else plain)
+    if number is None or number < 0:
         raise LayoutError(argument, text, "is not a size",
-                          f"Write 1.5 GiB, 500 MiB or 68,681,728 B; a bare number is in {unit}") from None
+                          f"Write 1.5 GiB, 500 MiB or 68,681,728 B; a bare number is in {unit}")
+    return int(number * _UNITS[(found[0] if found else unit).lower()])
 
 
 def _shown(value: object) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from kvlayout.cli.show import AsJson, Layout, Model, command, put_json, say, table
-from kvlayout.cli.source import guess_notes, read_plan, whole
+from kvlayout.cli.source import guess_notes, other_plans, read_plan, whole
 from kvlayout.clinic.meaning import Meaning, explain_address
 from kvlayout.clinic.slot_reports import SlotEntry, is_replicated, slot_report
 from kvlayout.clinic.slots import compare_block_sizes, context_parallel_slot
 from kvlayout.errors import LayoutError
-from kvlayout.plan import Plan, make_plan
+from kvlayout.plan import Plan
 
 _SHOWN = 8
 
@@ -52,7 +52,7 @@ def decode(
     plan = read_plan(file, layout=layout)
     meaning = explain_address(address, plan.address_map, base)
     notes, others = guess_notes(plan), {one.layout.name: explain_address(address, one.address_map, base)
-                                        for one in _other_plans(plan)}
+                                        for one in other_plans(plan)}
     if as_json:
         put_json({**address_facts(meaning), "layout": plan.layout.name, "guess": notes,
                   "in_other_layouts": {name: address_facts(one) for name, one in others.items()}})
@@ -61,11 +61,6 @@ def decode(
         for name, one in others.items():
             say(f"In {name}: {one.sentences()[1 if one.where == 'inside' else 0]}")
     return int(meaning.where != "inside")
-
-
-def _other_plans(plan: Plan) -> list[Plan]:
-    """The same captured config in the other layouts that it may as well have."""
-    return [make_plan(replace(plan.selection, layout=name)) for name in plan.resolution.others]
 
 
 def address_facts(meaning: Meaning) -> dict:
@@ -104,7 +99,7 @@ def _slot(slot: int, plan: Plan, as_json: bool, sizes: list[int]) -> int:
     entries = slot_report(slot, plan.address_map)
     groups, notes = [slot_facts(entry) for entry in entries], guess_notes(plan)
     others = {one.layout.name: [slot_facts(entry) for entry in slot_report(slot, one.address_map)]
-              for one in _other_plans(plan)}
+              for one in other_plans(plan)}
     readings = compare_block_sizes(slot, sizes, plan.config.num_blocks) if sizes else []
     if as_json:
         put_json({"slot": slot, "block_sizes": [asdict(one) for one in readings], "layout": plan.layout.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -47,6 +48,11 @@ def guess_notes(plan: Plan) -> list[str]:
         return []
     return [f"{plan.resolution.why} The answer depends on it: give --layout {plan.layout.name} or "
             f"{' or '.join(plan.resolution.others)}."]
+
+
+def other_plans(plan: Plan) -> list[Plan]:
+    """Return the plans of the same captured config in the other layouts that it may as well have."""
+    return [make_plan(replace(plan.selection, layout=name)) for name in plan.resolution.others]
 
 
 def is_file(what: str) -> bool:

@@ -292,7 +292,33 @@ def test_a_transfer_without_head_slots_to_share():
 def test_names():
     assert json_of("names", "HND")["LBHNC"]["FlashInfer"] == "HND"
     assert list(json_of("names")) == list(kv.KVCacheLayout.__members__)
-    refused("names", "ABC")
+    assert "fingerprint" not in json_of("names", "HND")["LBHNC"]
+    reason = refused("names", "ABC")
+    assert "neither a layout nor a preset" in reason and "LBHNC" in reason and "a preset's name or a file" in reason
+    assert "blocks=5" in refused("names", "HND", "--blocks", 5)
+
+
+@pytest.mark.parametrize("choices", [(), ("--layout", "BHLNC"), ("--tp", 2), ("--blocks", 9), ("--kv-dtype", "fp8"),
+                                     ("--block-size", 32), ("--backend", "FLASHINFER")],
+                         ids=["plain", "layout", "tp", "blocks", "kv-dtype", "block-size", "backend"])
+@pytest.mark.parametrize("model", MODELS)
+def test_names_of_a_cache_has_the_fingerprint_of_explain(model, choices):
+    explained = run("explain", model, *choices, "--json")
+    if explained.exit_code:
+        assert refused("names", model, *choices) == explained.stderr
+        return
+    facts = json.loads(explained.stdout)
+    ((name, words),) = json_of("names", model, *choices).items()
+    assert (name, words.pop("fingerprint")) == (facts["layout"], facts["fingerprint"])
+    assert words == json_of("names", name)[name]
+    assert facts["fingerprint"] in run("names", model, *choices).stdout
+
+
+def test_names_of_a_file_and_of_stdin(captured):
+    text = captured["text"].read_text()
+    layout, words = next(iter(json_of("names", captured["text"]).items()))
+    assert layout == "BLHNC" and words["fingerprint"] == json_of("explain", captured["BLHNC"])["fingerprint"]
+    assert json_of("names", "-", stdin=text) == {layout: words}
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"{", b"{}", b"[1]", b'{"kvlayout": 1}', b"hello",

@@ -50,6 +50,16 @@ def test_the_others_say_it(log, tmp_path):
     assert json_of("log", log, line)["facts"][0]["verdict"] == "can't tell"
 
 
+def test_names_gives_every_layout_that_it_may_be(log):
+    found = json_of("names", log)
+    assert list(found) == ["LBNHC", "LBHNC"]
+    for name, words in found.items():
+        assert json_of("names", log, "--layout", name) == {name: words}
+    text = run("names", log).stdout
+    assert "can't tell them apart" in " ".join(text.split())
+    assert all(words["fingerprint"] in text for words in found.values())
+
+
 def test_a_plan_is_linted_as_its_config_and_checked_with_it():
     plan = kv.make_plan(captured_selection(unnamed()))
     assert plan.resolution.others == ("LBHNC",)

@@ -12,6 +12,7 @@ from kvlayout.bench.shapes import VARY, Case, Shapes
 from kvlayout.bench.writers import Writer, run_writer
 from kvlayout.errors import LayoutError, check_int
 from kvlayout.facts.backends import Backend, as_backend
+from kvlayout.facts.user_backend import UserBackend
 from kvlayout.layout import KVCacheLayout, PhysicalLayout, as_layout
 from kvlayout.memory.device import as_device
 from kvlayout.spec import AttentionSpec, KVCacheSpec
@@ -125,7 +126,10 @@ def _far(run: Callable, kernel, shapes: Shapes, first: int, place: torch.device,
 
 def _layouts(layouts: object, backend: Backend | None) -> list[KVCacheLayout | PhysicalLayout]:
     if layouts is None:
-        return list(backend and backend.supported_kv_cache_layouts() or KVCacheLayout)
+        # Those that vLLM's resolver doesn't know are tried as well.
+        declared = backend.declared_layouts() if isinstance(backend, UserBackend) else \
+            backend and backend.supported_kv_cache_layouts()
+        return list(declared or KVCacheLayout)
     if isinstance(layouts, (str, KVCacheLayout, PhysicalLayout)):
         layouts = [layouts]
     try:

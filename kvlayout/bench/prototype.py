@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from kvlayout.bench.backend_check import check_backend
 from kvlayout.captured import is_captured
 from kvlayout.errors import LayoutError, check_type
-from kvlayout.facts.backends import Backend, as_backend
+from kvlayout.facts.backends import Backend, as_backend, own_backends
 from kvlayout.facts.models import get_preset, model_from_config
 from kvlayout.facts.user_backend import UserBackend
 from kvlayout.finding import Finding
@@ -150,7 +150,7 @@ def try_backend(obj: object, selection: Selection | None = None, *, beside: Iter
         raise LayoutError("selection", "a captured config", "was planned with backends of its own",
                           "Choose a model to try the backend on")
     model = get_preset(selection.model) if isinstance(selection.model, str) else model_from_config(selection.model)
-    others = [as_backend(one, selection.vllm_version) for one in beside]
+    others = [as_backend(one, selection.vllm_version) for one in own_backends(beside, "beside")]
     found = check_backend(obj, vllm_version=selection.vllm_version)
     if any(one.is_error for one in found):
         return Trial(None, tuple(found))
@@ -168,6 +168,7 @@ def try_backend(obj: object, selection: Selection | None = None, *, beside: Iter
     except LayoutError as error:
         return Trial(backend, _with_error(found, "no-plan", error))
     own_specs = {layer: specs[layer] for layer in mine}
+    _check_names([backend, *served.values(), *others])
     alone = _verdict({backend.name: next(iter(mine.values()))}, own_specs, selection)
     rest = [*served.values(), *(other.on(selection.machine) for other in others)]
     together = _verdict({one.name: one for one in [*mine.values(), *rest]}, specs, selection)
@@ -181,6 +182,16 @@ def try_backend(obj: object, selection: Selection | None = None, *, beside: Iter
         found = _check_kernel_block(backend, page, found)
     forced = plan is not None and (selection.layout is not None or resolved is None)
     return Trial(backend, tuple(found), alone, together, plan, pages, forced)
+
+
+def _check_names(party: Iterable[Backend]) -> None:
+    """LayoutError where two different backends have one name: each is known by it, here and to vLLM."""
+    met: dict[str, object] = {}
+    for one in party:
+        asked = one.asked if isinstance(one, UserBackend) else one.class_path
+        if met.setdefault(one.name, asked) is not asked and met[one.name] != asked:
+            raise LayoutError("beside", one.name, "is the name of two different backends of one worker",
+                              "Rename yours: give it a get_name() of its own")
 
 
 def _with_error(found: Iterable[Finding], rule: str, error: LayoutError | str) -> tuple[Finding, ...]:

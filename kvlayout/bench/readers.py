@@ -64,7 +64,8 @@ def _read(reader: Reader, arena: Arena, places: np.ndarray, rows: Rows, expected
         kept.append(arena.read(places))
         around.append(arena.nonzero_around())
     number = codes.numbers(returned)
-    found = np.where(number < 0, NOWHERE, (places[number] - arena.first) * item)
+    known = (number >= 0) & (number < len(places))  # places that the memory lacks have codes too
+    found = np.where(known, (places[np.where(known, number, 0)] - arena.first) * item, NOWHERE)
     changed = places[codes.numbers(kept) != numbers]
     others = np.concatenate(around)
     index = np.minimum(np.searchsorted(places, others), len(places) - 1)

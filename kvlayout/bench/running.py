@@ -20,7 +20,7 @@ class Wanted:
     Attributes:
         platform: "cuda", "rocm", "cpu" or "xpu"
         dtype: a model's element type ("bfloat16"), or a value of ``--kv-cache-dtype`` ("fp8")
-        mla: True for latent attention, False for plain
+        mla: True for latent attention, False for keys and values; what keeps recurrent state is neither
         head_size: elements
         block_size: tokens a block
     """
@@ -85,13 +85,16 @@ class Wanted:
     def _mla_answer(self, backend: Backend) -> tuple[bool | None, str]:
         if isinstance(backend, UserBackend) and not hasattr(backend.asked, "is_mla"):
             return None, f"whether it keeps latents (MLA) is {UNKNOWN}"
+        if backend.is_ssm:
+            return False, "keeps recurrent state"
         return backend.is_mla == self.mla, f"keeps {'latents (MLA)' if backend.is_mla else 'keys and values'}"
 
     def _head_size_answer(self, backend: Backend) -> tuple[bool | None, str]:
         if not backend.head_sizes:
-            # A class of vLLM's that was asked says so by an empty list; one that was only read may compute them.
+            # An empty list is any size for vLLM's base class; some have checks beside it, which aren't recorded.
             asked = not backend.from_source and not isinstance(backend, UserBackend)
-            return asked or None, f"its head sizes are {UNKNOWN}"
+            return None, ("lists no head sizes, but may check them" if asked else
+                          f"its head sizes are {UNKNOWN}")
         return self.head_size in backend.head_sizes, f"takes head sizes {_listed(backend.head_sizes)}"
 
     def _block_size_answer(self, backend: Backend) -> tuple[bool | None, str]:

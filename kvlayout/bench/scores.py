@@ -6,6 +6,7 @@ are those that vLLM's own placement gives the layers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from kvlayout.bench.footprint import LINE_BYTES, SECTOR_BYTES, DecodeShape, touched_by_read, touched_by_write
@@ -85,10 +86,12 @@ def score_layouts(spec: KVCacheSpec, num_blocks: int, num_layers: int, *, shards
     decode = DecodeShape() if decode is None else decode
     check_type("decode", decode, DecodeShape)
     group = KVCacheGroupSpec([f"layers.{index}" for index in range(num_layers)], spec)
-    return [_score(layout, group, num_blocks, shards, decode) for layout in all_layouts()]
+    kernel = _kernel_block_size(spec)
+    return [_score(layout, group, num_blocks, shards, decode, kernel) for layout in all_layouts()]
 
 
-def _score(layout, group: KVCacheGroupSpec, num_blocks: int, shards: int, decode: DecodeShape) -> Score:
+def _score(layout, group: KVCacheGroupSpec, num_blocks: int, shards: int, decode: DecodeShape,
+           kernel: int | None) -> Score:
     spec, in_vllm = group.kv_cache_spec, layout.name in KVCacheLayout.__members__
     measures = {"padding": _pads(spec, num_blocks, len(group.layer_names), layout), **_mixes(spec, layout)}
     try:
@@ -98,7 +101,7 @@ def _score(layout, group: KVCacheGroupSpec, num_blocks: int, shards: int, decode
     except LayoutError as error:
         return Score(layout, _in_order(measures), in_vllm, f"{error.argument}: {error.rule}")
     measures |= _runs(geometry, shards) | _lines(spec, geometry, decode) | _views(spec, geometry)
-    measures["kernel blocks"] = _splits(spec, num_blocks, layout, tensor)
+    measures["kernel blocks"] = _splits(spec, num_blocks, layout, tensor, kernel)
     return Score(layout, _in_order(measures), in_vllm)
 
 
@@ -141,18 +144,25 @@ def _is_contiguous(shape: tuple, strides: tuple) -> bool:
     return True
 
 
-def _splits(spec: KVCacheSpec, num_blocks: int, layout, tensor: KVCacheTensor) -> bool:
-    """Whether the layout can split a block in two, or in the fewest parts that hold whole states."""
-    for parts in range(2, spec.block_size + 1):
-        kernel = spec.block_size // parts
-        if spec.block_size % parts or spec.get_num_kernel_states(kernel) * parts != spec.num_states:
-            continue
-        try:
-            geometry = tensor_geometry(spec, num_blocks, layout, tensor, kernel)
-        except LayoutError:
-            return False
-        return StridedSet(0, geometry.shape, geometry.strides).is_nested
-    return False
+def _kernel_block_size(spec: KVCacheSpec) -> int | None:
+    """The largest part of a block, in tokens, that holds whole states; None where there is none."""
+    size = spec.block_size
+    low = [parts for parts in range(1, math.isqrt(size) + 1) if size % parts == 0]
+    for parts in sorted({*low, *(size // one for one in low)} - {1}):
+        if spec.get_num_kernel_states(size // parts) * parts == spec.num_states:
+            return size // parts
+    return None
+
+
+def _splits(spec: KVCacheSpec, num_blocks: int, layout, tensor: KVCacheTensor, kernel: int | None) -> bool:
+    """Whether the layout can split a block into kernel blocks of so many tokens."""
+    if kernel is None:
+        return False
+    try:
+        geometry = tensor_geometry(spec, num_blocks, layout, tensor, kernel)
+    except LayoutError:
+        return False
+    return StridedSet(0, geometry.shape, geometry.strides).is_nested
 
 
 def _pads(spec: KVCacheSpec, num_blocks: int, num_layers: int, layout) -> bool:

@@ -11,6 +11,7 @@ from kvlayout.errors import LayoutError
 from kvlayout.interior import Interior
 from kvlayout.spec import AttentionSpec
 
+_MOST_TOKEN_BYTES = 1 << 20  # each element is looked at
 _CURE = "Give backend=, an object with supported_kv_cache_layouts() and interior(spec), that names K and V"
 
 
@@ -34,8 +35,12 @@ def token_sides(spec: AttentionSpec, interior: Interior) -> tuple[Side, Side]:
 
     The value is what the fields named V, V scale ... hold; the key is all the rest but padding: a kernel is handed
     bytes as they are to be stored, scales behind their values. Raises LayoutError where a field is "packed",
-    or a side doesn't divide among ``num_kv_heads``.
+    or a side doesn't divide among ``num_kv_heads``, and for a token of more bytes than a kernel can be tried with.
     """
+    token_bytes = spec.num_heads * spec.state_content_size_bytes
+    if token_bytes > _MOST_TOKEN_BYTES:
+        raise LayoutError("spec", spec, f"has tokens of {token_bytes:,} bytes, more than a kernel is tried with",
+                          f"Use num_kv_heads and head_size of at most {_MOST_TOKEN_BYTES:,} bytes a token")
     item = dtype_size_bytes(spec.dtype)
     places: dict[str, list[tuple[int, int]]] = {"K": [], "V": []}
     for slot in range(spec.num_heads):

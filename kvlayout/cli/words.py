@@ -46,7 +46,8 @@ def names(
     if layouts:
         for name, value in choices.items():
             if value is not None:
-                raise LayoutError(name, value, "is for a cache, and a layout alone is none", "Name a preset or a file")
+                raise LayoutError(name, value, "is for a cache, and a layout alone is none",
+                                  "Name a preset or a file")
         found = {one.name: words_of(one) for one in layouts}
     else:
         plan = read_plan(what, **choices)

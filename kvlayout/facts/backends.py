@@ -65,10 +65,10 @@ def get_backend(name: str, vllm_version: str = NEWEST) -> Backend:
                       f"Did you mean {' or '.join(near)}" if near else f"Use one of {', '.join(known)}")
 
 
-def own_backends(backends: object) -> tuple:
+def own_backends(backends: object, argument: str = "backends") -> tuple:
     """Return the user's own backends as a tuple; LayoutError where they come without a list around them."""
     if isinstance(backends, (str, bytes)) or not isinstance(backends, Iterable):
-        raise LayoutError("backends", backends, "must be a list of classes", "Write backends=[MyBackend]")
+        raise LayoutError(argument, backends, "must be a list of classes", f"Write {argument}=[MyBackend]")
     return tuple(backends)
 
 

@@ -57,6 +57,20 @@ def test_what_is_handed_over_must_stay_as_it_is(index, name):
     assert report.first.message.startswith(f"{name} was changed")
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64"])
+def test_garbage_is_a_finding_in_far_cases_too(dtype):
+    noise = np.random.default_rng(0)
+
+    def garbage(kv_cache, block_table, seq_lens, head_size):
+        found = gather(kv_cache, block_table, seq_lens, head_size)
+        return tuple(torch.from_numpy(noise.integers(0, 256, (*one.shape[:-1], one.shape[-1] * one.element_size()),
+                                                     dtype=np.uint8)).view(one.dtype) for one in found)
+
+    spec = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, dtype=dtype)
+    report = check(garbage, spec, cases=6, vary=["far_blocks"])
+    assert report.failed == report.cases + report.far_cases and "unknown-value" in report.counts
+
+
 def test_read_elsewhere():
     def next_head(kv_cache, block_table, seq_lens, head_size):
         return gather(kv_cache.roll(1, dims=1), block_table, seq_lens, head_size)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from kvlayout import FullAttentionSpec, KVCacheLayout, LayoutError, MambaSpec, MLAAttentionSpec, PhysicalLayout
-from kvlayout.bench import VARY, check_writer
+from kvlayout.bench import VARY, PrototypeBackend, check_writer
 from kvlayout.bench.examples.torch_writer import write
 from kvlayout.bench.fault import WRITE_FAULTS
 from kvlayout.bench.kernel_map import MISSING, RIGHT, STRAY, UNTOUCHED, WRONG
@@ -328,6 +328,18 @@ def test_no_shape_that_could_be_run_is_no_right_kernel():
     report = check(write, huge, cases=2, vary=[])
     assert not report.ok and report.failed == 0 and len(report.not_checked) == 3
     assert report.sentences()[0] == "No shape could be run, so nothing is known."
+
+
+@pytest.mark.parametrize("layouts", [("HBLNC", "LBNHC"), ("HBLNC",)], ids=["both", "alone"])
+def test_all_layouts_that_a_backend_claims_are_tried(layouts):
+    mine = type("Mine", (PrototypeBackend,), {"layouts": layouts})
+    report = check(write, backend=mine, cases=8, vary=["num_kv_heads"])
+    assert report.ok and tuple(report.by_layout) == layouts
+
+
+def test_a_token_that_is_too_large_is_refused_before_anything_is_made():
+    with pytest.raises(LayoutError, match="tokens of 8,796,093,022,208 bytes"):
+        check(write, FullAttentionSpec(block_size=1, num_kv_heads=2, head_size=2**40, dtype="bfloat16"), cases=1)
 
 
 def test_many_layouts_are_counted_not_listed():

@@ -92,16 +92,28 @@ def test_what_can_i_run():
     for name in matrix.excluded:
         backend = known[name]
         sizes = [getattr(size, "base", size) for size in backend.kernel_block_sizes or ()]
-        assert (not backend.is_mla or not {"cuda", "any"} & set(backend.platforms) or "bfloat16" not in backend.dtypes
-                or (backend.head_sizes and 576 not in backend.head_sizes) or all(64 % size for size in sizes)), name
+        assert (not backend.is_mla or backend.is_ssm or not {"cuda", "any"} & set(backend.platforms)
+                or "bfloat16" not in backend.dtypes or (backend.head_sizes and 576 not in backend.head_sizes)
+                or all(64 % size for size in sizes)), name
+
+
+@pytest.mark.parametrize("mla", [True, False])
+@pytest.mark.parametrize("version", VLLM_VERSIONS)
+def test_recurrent_state_is_neither_latents_nor_keys_and_values(version, mla):
+    matrix = backend_matrix(version, mla=mla)
+    assert not any(row.facts["is_ssm"] for row in matrix)
+    states = [name for name, one in load(version).items() if one.is_ssm]
+    assert states and {matrix.excluded[name] for name in states} == {"keeps recurrent state"}
 
 
 def test_what_is_not_recorded_is_said():
     rows = {row.backend: row for row in backend_matrix("0.33.0", platform="cuda", head_size=96, block_size=64)}
-    assert rows["TRITON_ATTN_DIFFKV"].not_settled == ("where it runs is not recorded",)
+    unlisted = "lists no head sizes, but may check them"
+    assert rows["TRITON_ATTN_DIFFKV"].not_settled == ("where it runs is not recorded", unlisted)
     assert "its head sizes are not recorded" in rows["STEP5_DSA"].not_settled  # read from source, never asked
-    assert "not recorded if" in rows["FLASH_ATTN"].not_settled[0]  # two kernels' own sizes decide
-    assert rows["TRITON_ATTN"].not_settled == ()
+    assert rows["FLASH_ATTN"].not_settled[0] == unlisted  # it refuses 7 and, without FA4, 264
+    assert "not recorded if" in rows["FLASH_ATTN"].not_settled[1]  # two kernels' own sizes decide
+    assert rows["TRITON_ATTN"].not_settled == (unlisted,)  # it refuses 16
     pooled = backend_matrix("0.33.0", block_size=64).row("Glm5NextIndexerBackend")
     assert pooled.not_settled == ("its kernel block sizes are not recorded",) and UNKNOWN == "not recorded"
 

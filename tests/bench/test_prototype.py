@@ -212,3 +212,29 @@ def test_bad_input(act, argument):
 
 def test_multiple_of_is_taken():
     assert try_backend(type("Any", (PrototypeBackend,), {"kernel_block_sizes": [MultipleOf(8)]}), QWEN).ok
+
+
+class Named(PrototypeBackend):
+    layouts = ("BLHNC", "LBNHC")
+
+
+def named(name, *layouts):
+    return type(name, (PrototypeBackend,), {"layouts": layouts})
+
+
+@pytest.mark.parametrize("mine, beside, model", [
+    (named("CPU_ATTN", "BLHNC"), ["CPU_ATTN"], "Qwen/Qwen3-0.6B"),
+    (Named, [named("B", "LBNHC"), named("B", "BLHNC")], "Qwen/Qwen3-0.6B"),
+    (Named, [named("Named", "LBNHC")], "Qwen/Qwen3-0.6B"),
+    (named("GDN_ATTN", "LBNHC"), [], "Qwen/Qwen3-Next-80B-A3B-Instruct")], ids=["catalogue", "two", "mine", "model"])
+def test_two_backends_of_one_name_are_refused_not_merged(mine, beside, model):
+    with pytest.raises(LayoutError, match="two different backends") as refused:
+        try_backend(mine, kv.Selection(model=model, num_blocks=8), beside=beside)
+    assert "Rename" in refused.value.cure
+
+
+def test_the_same_backend_twice_is_one():
+    trial = try_backend(Named, kv.Selection(num_blocks=8), beside=[Named, "FLASH_ATTN", "FLASH_ATTN"])
+    assert [one.backend for one in trial.together.standings] == ["Named", "FLASH_ATTN"]
+    with pytest.raises(LayoutError, match=r"beside=\[MyBackend\]"):
+        try_backend(Named, beside="FLASH_ATTN")

@@ -212,3 +212,13 @@ def test_bad_input(act, argument):
 def test_a_page_of_no_bytes_is_refused_by_every_layout():
     nothing = FullAttentionSpec(block_size=1, num_kv_heads=1, head_size=1, dtype="int8", tokens_per_state=2)
     assert all("no bytes" in score.refused for score in score_layouts(nothing, 4, 2))
+
+
+@pytest.mark.parametrize("spec", [MambaSpec(2**20, ((2, 3),), ("int8",)), MambaSpec(999_983, ((2, 3),), ("int8",)),
+                                  FullAttentionSpec(999_983, num_kv_heads=2, head_size=8, dtype="bfloat16")],
+                         ids=["state", "state of a prime", "prime"])
+def test_a_block_of_many_tokens_costs_no_more(spec):
+    started = time.process_time()
+    scores = score_layouts(spec, 4, 3)
+    assert time.process_time() - started < 2 and len(scores) == 120
+    assert by_name(spec, 4, 3)["LBNHC"].measures["kernel blocks"] == isinstance(spec, FullAttentionSpec)

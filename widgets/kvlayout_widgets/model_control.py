@@ -6,7 +6,7 @@ import json
 
 import ipywidgets as widgets
 
-from kvlayout.captured import capture_note, capture_of_text
+from kvlayout.captured import capture_of_text
 from kvlayout.errors import LayoutError
 from kvlayout.selection import decode_json
 from kvlayout_widgets.catalogue import FROM_CONFIG

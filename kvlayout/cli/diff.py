@@ -10,6 +10,7 @@ import typer
 from kvlayout.cli.show import AsJson, Backend, Blocks, TpSize, command, put_json, say
 from kvlayout.cli.source import is_file, read_plan
 from kvlayout.clinic.byte_map import fingerprint
+from kvlayout.clinic.wording import map_block_words
 from kvlayout.errors import LayoutError
 from kvlayout.layout import layout_from_name
 from kvlayout.readers import WrongReader, compare_readers
@@ -42,10 +43,11 @@ def diff(
         say(f"Every byte of {found['bytes']:,} is at the same offset in both ({found['a']} and {found['b']}).")
     else:
         first = found["first"]
+        block = map_block_words(reader.writer, first["layer"], first["block"])
         say(f"{found['a']} against {found['b']}: {found['bytes_elsewhere']:,} of {found['bytes']:,} bytes "
             f"({found['byte_share']:.2%}) are elsewhere, in {found['pages_elsewhere']:,} of {found['pages']:,} pages "
             f"({found['page_share']:.2%}).",
-            f"The first: {first['layer']}, block {first['block']:,}, head {first['head']}, state {first['state']}, "
+            f"The first: {first['layer']}, {block}, head {first['head']}, state {first['state']}, "
             f"byte {first['byte']:,}: offset {first['offset_a']:,} in A, {first['offset_b']:,} in B.")
     if not as_json:
         say(f"Fingerprints: {'equal' if prints[0] == prints[1] else 'not equal'}, {prints[0]} and {prints[1]}.")

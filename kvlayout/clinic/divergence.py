@@ -10,7 +10,7 @@ import numpy as np
 
 from kvlayout.address import Owner, Padding
 from kvlayout.clinic.formula_hits import Hit
-from kvlayout.clinic.wording import plural
+from kvlayout.clinic.wording import block_words, plural
 
 
 class Coordinate(NamedTuple):
@@ -92,10 +92,7 @@ class Divergence:
 
     def block_words(self, layer: str, block: int) -> str:
         """Return "block 5", or "kernel block 5 (manager block 2, part 2 of 2)" where the manager's are split."""
-        ratio = self.kernel_blocks_per_block.get(layer, 1)
-        if ratio == 1:
-            return f"block {block:,}"
-        return f"kernel block {block:,} (manager block {block // ratio:,}, part {block % ratio + 1:,} of {ratio:,})"
+        return block_words(block, self.kernel_blocks_per_block.get(layer, 1))
 
     def sentences(self) -> list[str]:
         """Return the result as plain text, the most important first."""

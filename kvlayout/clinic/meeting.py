@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvlayout.address import AddressMap
+from kvlayout.clinic.wording import block_noun, map_block_words
 from kvlayout.errors import LayoutError, check_int, check_type
 
 _AXES = ("layer", "block", "head", "state")
@@ -69,8 +70,9 @@ def slots_meet(address_map: AddressMap, slot: int, first_layer: str | int, secon
             raise LayoutError("slot", slot, f"is beyond the {region.geometry.shape[1]:,} blocks of layer {layer}")
         places.append((layer, slot // tokens, None, row))
     found = meets(address_map, *places)
-    (_, block, _, row), (_, other_block, _, other_row) = places
-    reason = (f"Slot {slot:,} is (block {block}, row {row}) in the first layer and (block {other_block}, row "
+    (*_, row), (*_, other_row) = places
+    words = [map_block_words(address_map, *place[:2]) for place in places]
+    reason = (f"Slot {slot:,} is ({words[0]}, row {row}) in the first layer and ({words[1]}, row "
               f"{other_row}) in the second. {found.reason} Equal slots by themselves share nothing.")
     return Meeting(found.shares, found.num_bytes, found.offset, reason, found.blocks)
 
@@ -113,6 +115,9 @@ def _coordinate(address_map: AddressMap, name: str, given: object) -> tuple:
 def _reason(address_map: AddressMap, first: tuple, second: tuple, count: int, blocks: tuple[int, ...]) -> str:
     groups = [address_map.region(one[0]).group for one in (first, second)]
     names = [address_map.layers[one[0]] for one in (first, second)]
+    nouns = [block_noun(address_map, one[0]) for one in (first, second)]
+    words = [map_block_words(address_map, *one[:2]) for one in (first, second)]
+    starts = [one[0].upper() + one[1:] for one in words]
     if groups[0] == groups[1]:
         if first[0] == second[0]:
             return (f"Both take bytes of layer {names[0]}: {count:,} bytes are in both." if count else
@@ -120,14 +125,15 @@ def _reason(address_map: AddressMap, first: tuple, second: tuple, count: int, bl
         return (f"The config gives two layers of one group the same {count:,} bytes, which is never right." if count
                 else "They are different layers of one group, which lie apart.")
     if count:
-        return (f"Block {first[1]} of {names[0]} and block {second[1]} of {names[1]} overlay each other: {count:,} "
+        return (f"{starts[0]} of {names[0]} and {words[1]} of {names[1]} overlay each other: {count:,} "
                 "bytes are in both. That is legal, as a block id belongs to one group at a time.")
     if not blocks:
-        return f"No block of {names[1]} lies over these bytes of {names[0]}."
+        return f"No {nouns[1]} of {names[1]} lies over these bytes of {names[0]}."
     if second[1] in blocks:
-        return (f"Block {second[1]} of {names[1]} does lie over these bytes of {names[0]}, but not with the cell "
+        return (f"{starts[1]} of {names[1]} does lie over these bytes of {names[0]}, but not with the cell "
                 "that was asked for.")
     shown = ", ".join(map(str, blocks[:4])) + (" ..." if len(blocks) > 4 else "")
-    what = (f"the equal block id, {shown}," if blocks == (first[1],) else f"block {shown} of the other layer")
-    return (f"Block {first[1]} of {names[0]} shares bytes with {what} alone, and {second[1]} is another one, so they "
+    is_equal = blocks == (first[1],) and nouns == ["block", "block"]
+    what = f"the equal block id, {shown}," if is_equal else f"{nouns[1]} {shown} of the other layer"
+    return (f"{starts[0]} of {names[0]} shares bytes with {what} alone, and {second[1]} is another one, so they "
             "don't meet.")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvlayout.address import AddressMap
+from kvlayout.clinic.block_bytes import kernel_ratio
+
 
 def layers_text(layers: Sequence[str]) -> str:
     """Return "layer x" or "28 layers (x to y)"."""
@@ -20,4 +23,14 @@ def block_words(block: int, kernel_blocks: int = 1) -> str:
     if kernel_blocks == 1:
         return f"block {block:,}"
     manager, part = divmod(block, kernel_blocks)
-    return f"kernel block {block:,} (manager block {manager:,}, part {part + 1} of {kernel_blocks})"
+    return f"kernel block {block:,} (manager block {manager:,}, part {part + 1:,} of {kernel_blocks:,})"
+
+
+def map_block_words(address_map: AddressMap, layer: str | int, block: int) -> str:
+    """Return :func:`block_words` of a block of a layer of the map; LayoutError for a layer that it doesn't have."""
+    return block_words(block, kernel_ratio(address_map, address_map.region(layer).group))
+
+
+def block_noun(address_map: AddressMap, layer: str | int) -> str:
+    """Return what the map counts for a layer: "block" or "kernel block"; LayoutError as :func:`map_block_words`."""
+    return "block" if kernel_ratio(address_map, address_map.region(layer).group) == 1 else "kernel block"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvlayout.address import AddressMap, Owner, Padding
+from kvlayout.clinic.wording import map_block_words
 from kvlayout_widgets.figures.common import Coordinate
 from kvlayout_widgets.figures.theme import exact_address, exact_bytes
 from kvlayout_widgets.figures.wording import address_words, coordinate_words, layer_words, steps_words
@@ -25,7 +26,8 @@ def coordinate_lines(address_map: AddressMap, coordinate: Coordinate) -> list[st
     group = address_map.region(coordinate.layer).group
     others = [owner for owner in address_map.owners(offset) if owner.group != group]
     if others:
-        shown = "; ".join(f"group {one.group}: {layer_words(address_map, one.layer)}, block {one.block:,}"
+        shown = "; ".join(f"group {one.group}: {layer_words(address_map, one.layer)}, "
+                          f"{map_block_words(address_map, one.layer, one.block)}"
                           for one in others)
         lines.append(f"The same byte belongs to {shown}. A block id is one group's at a time.")
     return lines
@@ -40,7 +42,8 @@ def owner_words(address_map: AddressMap, owner: Owner) -> str:
 def padding_words(address_map: AddressMap, padding: Padding) -> str:
     """Return a gap in words, with its bytes."""
     behind = "not used" if padding.layer is None else \
-        f"{_KINDS[padding.kind]} {layer_words(address_map, padding.layer)}, block {padding.block:,}"
+        f"{_KINDS[padding.kind]} {layer_words(address_map, padding.layer)}, " \
+        f"{map_block_words(address_map, padding.layer, padding.block)}"
     return f"{behind}: {exact_bytes(padding.end - padding.start)} from {exact_address(padding.start)}"
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kvlayout.clinic import Fates, Side
+from kvlayout.clinic.wording import block_noun, map_block_words
 from kvlayout.errors import check_int
 from kvlayout_widgets.figures import wording
 from kvlayout_widgets.figures.callout import Callout
@@ -153,7 +154,8 @@ class ExchangeFigure(Drawing):
             name = "the target's blocks, in token order" if letter == "B" else AXIS_WORDS[letter][0]
             ruler.set_title(f"{name}  {letter}{part}", self.theme.axis_ink[letter], 40)
         layer, block = self.page
-        self._title = fit(f"layer {wording.layer_number(layer)} · block {block:,}, cell by cell", 370, 9, True)
+        noun = block_noun(self._target.address_map, layer)
+        self._title = fit(f"layer {wording.layer_number(layer)} · {noun} {block:,}, cell by cell", 370, 9, True)
 
     def _outline(self, which: int, row: int, column: int) -> None:
         box, (_, rows, columns) = (_PAGES, _CELLS)[which], (self.pages, self.cells)[which].shape
@@ -182,8 +184,9 @@ class ExchangeFigure(Drawing):
     def _say(self, headline: str, sentence: str, footer: str) -> None:
         self.say(headline, sentence, footer)
         layer, block = self.page
+        block = map_block_words(self._target.address_map, layer, block)
         self.tell(("Two heatmaps of what a transfer does to its target: the pages of the request, and the cells of "
-                   f"block {block:,} of layer {wording.layer_number(layer)}", headline, sentence, footer,
+                   f"{block} of layer {wording.layer_number(layer)}", headline, sentence, footer,
                    f"Of the pages drawn: {fate_words(np.array(list(self.sums.values())))}",
                    f"Of the page shown: {fate_words(self.cells.sum(axis=(1, 2)))}"))
 

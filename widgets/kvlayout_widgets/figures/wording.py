@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from kvlayout.address import AddressMap
+from kvlayout.clinic.wording import map_block_words
 from kvlayout.layout import AXES
 from kvlayout.region import Region
 from kvlayout_widgets.figures.common import Coordinate
@@ -39,7 +40,8 @@ def layer_words(address_map: AddressMap, name: str) -> str:
 
 def coordinate_words(address_map: AddressMap, coordinate: Coordinate, axes: str = AXES) -> str:
     """Return a coordinate in words, limited to these axes: "layer 12 · block 37 · head slot 0"."""
-    parts = {"L": layer_words(address_map, coordinate.layer), "B": f"block {coordinate.block:,}",
+    parts = {"L": layer_words(address_map, coordinate.layer),
+             "B": map_block_words(address_map, coordinate.layer, coordinate.block),
              "H": f"head slot {coordinate.head}", "N": f"state {coordinate.state}", "C": f"byte {coordinate.byte:,}"}
     return " · ".join(parts[axis] for axis in AXES if axis in axes)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from kvlayout.address import AddressMap
 from kvlayout.clinic import SlotEntry, colliding_blocks, slots_meet
+from kvlayout.clinic.wording import block_noun, map_block_words
 from kvlayout.errors import LayoutError
 from kvlayout_widgets.figures.wording import group_words, layer_words
 from kvlayout_widgets.html import fold, paragraph
@@ -80,9 +81,10 @@ def meetings_html(address_map: AddressMap, slot: int, entries: list[SlotEntry], 
 def _lies_over(address_map: AddressMap, found: Facing, layer: str) -> str:
     """What a group without such a slot makes of the page's bytes."""
     blocks = colliding_blocks(address_map, (found.layer, found.block), layer)
-    name = layer_words(address_map, layer)
+    name, noun = layer_words(address_map, layer), block_noun(address_map, layer)
     if not blocks:
-        return f"No block of {name} lies over this page."
+        return f"No {noun} of {name} lies over this page."
     shown = ", ".join(f"{block:,}" for block in blocks[:4]) + (" …" if len(blocks) > 4 else "")
-    return (f"The slot names nothing there; block {shown} of {name} lies over this page of block {found.block:,}. "
+    page = map_block_words(address_map, found.layer, found.block)
+    return (f"The slot names nothing there; {noun} {shown} of {name} lies over this page of {page}. "
             "A block id is one group's at a time.")

@@ -71,7 +71,7 @@ def _kernel_in_place(position, block_id, ranks, interleave, block_size, kernel_s
     if wrong == right:
         return ""
     return paragraph(f"The kernel block's {kernel_size:,} in place of {block_size:,} would give rank {wrong[0]:,}, "
-                     f"slot {wrong[1]:,} (block {wrong[1] // kernel_size:,}): wrong.", "note")
+                     f"slot {wrong[1]:,} (kernel block {wrong[1] // kernel_size:,}): wrong.", "note")
 
 
 def _beyond(address_map: AddressMap, block_id: int, ours: bool) -> str:

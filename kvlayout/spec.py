@@ -9,140 +9,18 @@ describes no possible page is refused when it is made.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from dataclasses import dataclass
 from fractions import Fraction
 
 from kvlayout.dtypes import dtype_name, dtype_size_bytes
 from kvlayout.errors import LayoutError, check_int
+from kvlayout.page_spec import KVCacheSpec, MultipleOf, set_fields
+from kvlayout.quant_mode import KVQuantMode, as_quant_mode
 
-
-class KVQuantMode(IntEnum):
-    """How the values of a cache are quantised. It changes no size by itself: the backend repacks the page."""
-
-    NONE = 0
-    FP8_PER_TENSOR = 1
-    INT8_PER_TOKEN_HEAD = 2
-    FP8_PER_TOKEN_HEAD = 3
-    INT4_PER_TOKEN_HEAD = 4
-    NVFP4 = 5
-    TURBOQUANT_K8V4 = 6
-    TURBOQUANT_4BIT_NC = 7
-    TURBOQUANT_K3V4_NC = 8
-    TURBOQUANT_3BIT_NC = 9
-    NVFP4_DS_MLA = 10
-    ULTRAQUANT_4BIT = 11
-    OCTAVE_K3V4 = 12
-    OCTAVE_K3V3 = 13
-    OCTAVE_K3V3_COMPACT = 14
-
-    @property
-    def is_per_token_head(self) -> bool:
-        """Each (token, head) carries fp32 scales of its own."""
-        return self.name.endswith("PER_TOKEN_HEAD")
-
-    @property
-    def is_nvfp4(self) -> bool:
-        """Packed fp4 data and fp8 block scales."""
-        return self is KVQuantMode.NVFP4
-
-    @property
-    def is_turboquant(self) -> bool:
-        """One of the TurboQuant formats."""
-        return self.name.startswith("TURBOQUANT")
-
-    @property
-    def is_octave(self) -> bool:
-        """One of the Octave formats."""
-        return self.name.startswith("OCTAVE")
-
-    @property
-    def is_ultraquant(self) -> bool:
-        """The UltraQuant 4-bit format."""
-        return self is KVQuantMode.ULTRAQUANT_4BIT
-
-
-@dataclass(frozen=True)
-class MultipleOf:
-    """A size that may be any multiple of ``base`` tokens (vLLM's class of the same name)."""
-
-    base: int
-
-    def __post_init__(self):
-        check_int("MultipleOf.base", self.base, minimum=1)
-
-
-def _set(spec, **values):
-    for name, value in values.items():
-        object.__setattr__(spec, name, value)
-
-
-@dataclass(frozen=True)
-class KVCacheSpec:
-    """What every layer's cache has: a block of ``block_size`` tokens. Use one of the subclasses."""
-
-    block_size: int
-    dcp_sharded: bool = field(default=False, kw_only=True)
-    block_stride_alignment: int | MultipleOf | None = field(default=None, kw_only=True)
-    is_draft: bool = field(default=False, kw_only=True, compare=False)
-
-    def __post_init__(self):
-        _set(self, block_size=check_int("block_size", self.block_size, minimum=1))
-        alignment = self.block_stride_alignment
-        if alignment is not None and not isinstance(alignment, MultipleOf):
-            check_int("block_stride_alignment", alignment, minimum=1)
-
-    # Whether vLLM makes a [B, H, N, C] view of each layer, and whether a slot mapping addresses its tokens.
-    has_layer_views = True
-    uses_slot_mapping = True
-
-    @property
-    def num_states(self) -> int:
-        """N: token states of one block."""
-        return self.get_num_kernel_states(self.block_size)
-
-    def get_num_kernel_states(self, kernel_block_size: int) -> int:
-        """Return N for a block of ``kernel_block_size`` tokens; 0 where that is shorter than one state."""
-        return int(kernel_block_size // self.tokens_per_state) if self.tokens_per_state > 0 else 1
-
-    @property
-    def unpadded_page_size_bytes(self) -> int:
-        """H x N x C: the bytes of one page that hold content."""
-        return self.num_heads * self.num_states * self.state_content_size_bytes
-
-    @property
-    def page_size_bytes(self) -> int:
-        """Bytes from one page's start to its end, padding included."""
-        padded = self.page_size_padded
-        return self.unpadded_page_size_bytes if padded is None else padded
-
-    def _check_padding(self):
-        if self.page_size_padded is None:
-            return
-        check_int("page_size_padded", self.page_size_padded, minimum=1)
-        if self.page_size_padded < self.unpadded_page_size_bytes:
-            raise LayoutError("page_size_padded", self.page_size_padded,
-                              f"is below the page's own {self.unpadded_page_size_bytes:,} bytes",
-                              "Give at least those bytes, or None for no padding")
-
-    def get_block_stride_alignment(self) -> int:
-        """Bytes that the distance between two blocks must be a multiple of (vLLM 0.31 and newer)."""
-        alignment = self.block_stride_alignment
-        if not isinstance(alignment, MultipleOf):
-            return alignment or 1
-        kernel_block_size = math.gcd(alignment.base, self.block_size)
-        if kernel_block_size == self.block_size:
-            return 1
-        page_size = self.copy_with_new_block_size(kernel_block_size).page_size_bytes
-        if page_size == 0:
-            raise LayoutError("block_stride_alignment", alignment,
-                              f"makes kernel blocks of {kernel_block_size} tokens, which hold no state",
-                              f"Use a multiple of {self.tokens_per_state} tokens")
-        return page_size
-
-    def copy_with_new_block_size(self, block_size: int):
-        """Return the same spec for blocks of ``block_size`` tokens."""
-        return replace(self, block_size=block_size)
+__all__ = ["AttentionSpec", "ChunkedLocalAttentionSpec", "CircularBufferSpec", "CrossAttentionSpec",
+           "EncoderOnlyAttentionSpec", "FullAttentionSpec", "HiddenStateCacheSpec", "KVCacheSpec", "KVQuantMode",
+           "MLAAttentionSpec", "MambaSpec", "MultipleOf", "RSWASpec", "SinkFullAttentionSpec", "SlidingWindowMLASpec",
+           "SlidingWindowSpec", "UniformTypeKVCacheSpecs", "layer_specs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,12 +48,12 @@ class AttentionSpec(KVCacheSpec):
         check_int("num_kv_heads", self.num_kv_heads, minimum=1)
         check_int("head_size", self.head_size, minimum=1)
         if self.head_size_v is None:
-            _set(self, head_size_v=self.head_size)
+            set_fields(self, head_size_v=self.head_size)
         check_int("head_size_v", self.head_size_v, minimum=0)
         for name in ("num_head_slots", "state_content_bytes", "max_tp_shards"):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), minimum=1)
-        _set(self, dtype=dtype_name(self.dtype), kv_quant_mode=_quant_mode(self.kv_quant_mode),
+        set_fields(self, dtype=dtype_name(self.dtype), kv_quant_mode=as_quant_mode(self.kv_quant_mode),
              tokens_per_state=_tokens_per_state(self.tokens_per_state))
         self._check_padding()
 
@@ -224,7 +102,7 @@ class _AlignedPage:
         alignment = check_int("alignment", self.alignment, minimum=1)
         rounded = -(-self.unpadded_page_size_bytes // alignment) * alignment
         if rounded != self.unpadded_page_size_bytes:
-            _set(self, page_size_padded=rounded)
+            set_fields(self, page_size_padded=rounded)
 
     def _check_padding(self):
         self._apply_alignment()
@@ -316,7 +194,7 @@ class MambaSpec(KVCacheSpec):
         if not shapes or len(shapes) != len(dtypes):
             raise LayoutError("dtypes", self.dtypes, f"must have one entry for each of the {len(shapes)} shapes",
                               "Give at least one state tensor, with a shape and a dtype")
-        _set(self, shapes=shapes, dtypes=dtypes)
+        set_fields(self, shapes=shapes, dtypes=dtypes)
         self._check_padding()
 
     @property
@@ -340,7 +218,7 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
         super().__post_init__()
         if not self.kv_cache_specs:
             raise LayoutError("kv_cache_specs", self.kv_cache_specs, "must hold at least one layer's spec")
-        _set(self, dcp_sharded=self.first_spec.dcp_sharded)
+        set_fields(self, dcp_sharded=self.first_spec.dcp_sharded)
 
     @property
     def first_spec(self) -> KVCacheSpec:
@@ -356,14 +234,6 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
     def uses_slot_mapping(self) -> bool:
         """As the group's layers do."""
         return self.first_spec.uses_slot_mapping
-
-
-def _quant_mode(mode: object) -> KVQuantMode:
-    name = mode if isinstance(mode, str) else getattr(mode, "name", None)
-    if name in KVQuantMode.__members__:
-        return KVQuantMode[name]
-    raise LayoutError("kv_quant_mode", mode, "is not a quantisation mode",
-                      f"Use a KVQuantMode: {', '.join(KVQuantMode.__members__)}")
 
 
 def _tokens_per_state(value: object) -> int | Fraction:

@@ -111,9 +111,9 @@ def test_no_cycles():
 
 
 def test_modules_are_short():
-    files = [*modules().values(), *(ROOT / "tests").rglob("*.py")]
-    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
-    assert {name: count for name, count in lines.items() if count >= 400} == {}
+    most = {**dict.fromkeys(modules().values(), 300), **dict.fromkeys((ROOT / "tests").rglob("*.py"), 400)}
+    lines = {path: len(path.read_text().splitlines()) for path in most}
+    assert {str(path.relative_to(ROOT)): count for path, count in lines.items() if count >= most[path]} == {}
 
 
 def python(code: str) -> str:

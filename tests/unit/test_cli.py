@@ -239,6 +239,12 @@ def test_diff_of_layouts():
     assert "at the same offset in both" in run("diff", "NHD", "LBNHC").stdout
 
 
+def test_diff_tells_both_block_strides_of_a_captured_cache():
+    case = ROOT / "notebooks" / "data" / "cases" / "vllm-55431.json"
+    first = json_of("diff", "BLHNC", "LBNHC", "--model", case, status=1)["first"]
+    assert first["block"] == 1 and {3_469_056, 41_984} <= set(first.values())
+
+
 def test_diff_of_files(captured):
     assert json_of("diff", captured["BLNHC"], captured["BLHNC"], status=1)["byte_share"] == 126 / 128
     assert json_of("diff", captured["BLNHC"], captured["BLNHC"])["bytes_elsewhere"] == 0

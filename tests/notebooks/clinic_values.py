@@ -74,7 +74,7 @@ COMMANDS_SAY = {
     "A slot leads out of the pool": ("block 4,740, row 9",),
     "Misaligned address": ("V begins at 4 or 12 modulo 16",),
     "Sizes and strides out of bounds for storage": ("606,208",),
-    "A kernel of flat rows refuses the cache": ("528 bytes of padding",),
+    "A kernel of flat rows refuses the cache": ("528 bytes of padding", "offset 3,469,056 in A, 41,984 in B"),
     "The first axis is smaller than my slot": ("[B, N, H, C]", "block 103, row 13"),
     "Which axis is K and V?": ("Ambiguous",),
     "Two heads, or K and V?": ("Ambiguous",),

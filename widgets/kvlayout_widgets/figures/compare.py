@@ -10,15 +10,13 @@ from kvlayout.errors import check_int
 from kvlayout.layout import AXES
 from kvlayout.readers import WrongReader
 from kvlayout_widgets.figures import wording
-from kvlayout_widgets.figures.callout import Callout
 from kvlayout_widgets.figures.common import Coordinate, Drawing
 from kvlayout_widgets.figures.glyphs import Glyphs, Label, fit, text_width
+from kvlayout_widgets.figures.heatmap import CELLS, PAGES, WRONG, add_heatmap
 from kvlayout_widgets.figures.rulers import Ruler, index_ticks
 from kvlayout_widgets.figures.theme import AXIS_WORDS, Theme, exact_address, mix
 
 DRAWN = {"L": 128, "B": 64, "H": 64, "N": 64}  # at most so many indices of an axis
-_WRONG = "#D55E00"
-_PAGES, _CELLS = (80, 76, 500, 372), (590, 76, 846, 372)  # pixels: left, bottom, right, top
 
 
 class CompareFigure(Drawing):
@@ -33,18 +31,11 @@ class CompareFigure(Drawing):
     def __init__(self, theme: str | Theme = "light"):
         super().__init__(theme)
         colours = LinearSegmentedColormap.from_list("wrong", [mix(self.theme.panel, self.theme.background, 0.3),
-                                                              mix(_WRONG, self.theme.background, 0.35), _WRONG])
-        self._images, self._numbers, self.rulers, self.callouts = [], [], [], []
-        for box in (_PAGES, _CELLS):
-            axes = self.add_axes(*box)
-            axes.patch.set(hatch="////", edgecolor=self.theme.line, facecolor=self.theme.panel)
-            self._images.append(axes.imshow(np.zeros((1, 1)), cmap=colours.with_extremes(bad=(0, 0, 0, 0)), vmin=0,
-                                            vmax=1, aspect="auto", interpolation="nearest"))
-            self._numbers.append(Glyphs(axes, zorder=4))
-            self.rulers.append((Ruler(axes, "left", self.theme), Ruler(axes, "bottom", self.theme)))
-            self.callouts.append(Callout(axes, box[2] - box[0], box[3] - box[1], self.theme))
+                                                              mix(WRONG, self.theme.background, 0.35), WRONG])
+        heatmaps = [add_heatmap(self, box, colours) for box in (PAGES, CELLS)]
+        self._images, self._numbers, self.rulers, self.callouts = map(list, zip(*heatmaps))
         self.axes, self.cell_axes = (image.axes for image in self._images)
-        bar = self.add_axes(_CELLS[2] + 18, _CELLS[1], _CELLS[2] + 32, _CELLS[3])
+        bar = self.add_axes(CELLS[2] + 18, CELLS[1], CELLS[2] + 32, CELLS[3])
         bar.imshow(np.linspace(1, 0, 256)[:, None], cmap=colours, aspect="auto", extent=(0, 1, 0, 100))
         bar.set(xlim=(0, 1), ylim=(0, 100))
         ruler = Ruler(bar, "right", self.theme)
@@ -52,10 +43,10 @@ class CompareFigure(Drawing):
         self._titles = Glyphs(self.figure)
         high = 460
         self._titles.set([
-            Label(_PAGES[0] / 960, (_PAGES[3] + 14) / high, "each page", 9, self.theme.ink, "left", True),
-            Label(_CELLS[0] / 960, (_CELLS[3] + 14) / high, "the selected page, cell by cell", 9, self.theme.ink,
+            Label(PAGES[0] / 960, (PAGES[3] + 14) / high, "each page", 9, self.theme.ink, "left", True),
+            Label(CELLS[0] / 960, (CELLS[3] + 14) / high, "the selected page, cell by cell", 9, self.theme.ink,
                   "left", True),
-            Label(_CELLS[2] / 960, (_CELLS[3] + 14) / high, "read wrongly", 8.5, self.theme.ink, "left")])
+            Label(CELLS[2] / 960, (CELLS[3] + 14) / high, "read wrongly", 8.5, self.theme.ink, "left")])
 
     def update(self, reader: WrongReader, *, selected: Coordinate | None = None, first_row: int = 0,
                first_column: int = 0, title: str = "") -> None:
@@ -110,7 +101,7 @@ class CompareFigure(Drawing):
             ruler.set(ticks, [f"{i:,}" for i in ticks])
             part = f"   ({shape[axis]:,} of {total[axis]:,})" if shape[axis] < total[axis] else ""
             ruler.set_title(f"{AXIS_WORDS[letter][0]}  {letter}{part}", self.theme.axis_ink[letter], 40)
-        box = (_PAGES, _CELLS)[which]
+        box = (PAGES, CELLS)[which]
         wide, high = (box[2] - box[0]) / max(shape[1], 1), (box[3] - box[1]) / max(shape[0], 1)
         labels = []
         size = min(9.0, 0.75 * wide / text_width("99.9", 1), 0.45 * high)
@@ -127,8 +118,8 @@ class CompareFigure(Drawing):
         if selected is None:
             return
         layer = self._reader.writer.layer_index(selected.layer)
-        places = ((layer - self.first_row, selected.block - self.first_column, self.shares.shape, _PAGES),
-                  (selected.head, selected.state, self.cells.shape, _CELLS))
+        places = ((layer - self.first_row, selected.block - self.first_column, self.shares.shape, PAGES),
+                  (selected.head, selected.state, self.cells.shape, CELLS))
         for callout, (row, column, shape, box) in zip(self.callouts, places):
             if 0 <= row < shape[0] and 0 <= column < shape[1]:
                 wide, high = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]

@@ -9,15 +9,13 @@ from matplotlib.figure import Figure
 from kvlayout.address import AddressMap
 from kvlayout.clinic.divergence import Divergence
 from kvlayout_widgets.figures import wording
-from kvlayout_widgets.figures.callout import Callout
 from kvlayout_widgets.figures.common import HEIGHT, WIDTH, Coordinate, Drawing
 from kvlayout_widgets.figures.glyphs import Glyphs, Label, fit, text_width
+from kvlayout_widgets.figures.heatmap import CELLS, PAGES, WRONG, add_heatmap
 from kvlayout_widgets.figures.rulers import Ruler, index_ticks
 from kvlayout_widgets.figures.theme import AXIS_WORDS, Theme, mix
 
 MOST_COLUMNS, MOST_CELLS = 140, 64  # drawn; more checked blocks share columns, more cells are a window
-_WRONG = "#D55E00"
-_PAGES, _CELLS = (80, 76, 500, 372), (590, 76, 846, 372)  # pixels: left, bottom, right, top
 
 
 class DivergenceFigure(Drawing):
@@ -31,20 +29,13 @@ class DivergenceFigure(Drawing):
     def __init__(self, theme: str | Theme = "light"):
         super().__init__(theme)
         # What is right is a flat, cool tone; any divergence begins at a visible step from it.
-        wrong = [mix(_WRONG, self.theme.background, share) for share in (0.72, 0.35, 0)]
+        wrong = [mix(WRONG, self.theme.background, share) for share in (0.72, 0.35, 0)]
         right = mix("#0072B2", self.theme.background, 0.8)
         colours = LinearSegmentedColormap.from_list("diverging", [(0, right), (0.002, right), (0.002, wrong[0]),
                                                                   (0.5, wrong[1]), (1, wrong[2])], N=1024)
-        self._images, self._numbers, self.rulers, self.callouts = [], [], [], []
-        for box in (_PAGES, _CELLS):
-            axes = self.add_axes(*box)
-            axes.patch.set(hatch="////", edgecolor=self.theme.line, facecolor=self.theme.panel)
-            self._images.append(axes.imshow(np.zeros((1, 1)), cmap=colours.with_extremes(bad=(0, 0, 0, 0)), vmin=0,
-                                            vmax=1, aspect="auto", interpolation="nearest"))
-            self._numbers.append(Glyphs(axes, zorder=4))
-            self.rulers.append((Ruler(axes, "left", self.theme), Ruler(axes, "bottom", self.theme)))
-            self.callouts.append(Callout(axes, box[2] - box[0], box[3] - box[1], self.theme))
-        bar = self.add_axes(_CELLS[2] + 18, _CELLS[1], _CELLS[2] + 32, _CELLS[3])
+        heatmaps = [add_heatmap(self, box, colours) for box in (PAGES, CELLS)]
+        self._images, self._numbers, self.rulers, self.callouts = map(list, zip(*heatmaps))
+        bar = self.add_axes(CELLS[2] + 18, CELLS[1], CELLS[2] + 32, CELLS[3])
         # Right pages have a piece of the legend of their own, below the scale.
         scale = np.concatenate([np.linspace(1, 0.003, 1000), np.zeros(100)])
         bar.imshow(scale[:, None], cmap=colours, vmin=0, vmax=1, aspect="auto", extent=(0, 1, -10, 100))
@@ -142,7 +133,7 @@ class DivergenceFigure(Drawing):
         return f"{AXIS_WORDS[axis][0]}  {axis}{part}"
 
     def _heat(self, which: int, values: np.ma.MaskedArray, first: tuple[int, int]) -> None:
-        image, shape, box = self._images[which], values.shape, (_PAGES, _CELLS)[which]
+        image, shape, box = self._images[which], values.shape, (PAGES, CELLS)[which]
         if 0 in shape:
             values = np.ma.masked_all((1, 1))
         extent = (first[1] - 0.5, first[1] + max(shape[1], 1) - 0.5,
@@ -164,10 +155,10 @@ class DivergenceFigure(Drawing):
             callout.show(None, ())
         if selected is None:
             return
-        places = [(0, self._place(selected), self.pages.shape, _PAGES)]
+        places = [(0, self._place(selected), self.pages.shape, PAGES)]
         if self.cells is not None and (selected.layer, selected.block) == self._page:
             at = selected.head - self.first_cell[0], selected.state - self.first_cell[1]
-            places.append((1, at, self.cells.shape, _CELLS))
+            places.append((1, at, self.cells.shape, CELLS))
         for which, (row, column), shape, box in places:
             if 0 <= row < shape[0] and 0 <= column < shape[1]:
                 wide, high = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
@@ -185,16 +176,16 @@ class DivergenceFigure(Drawing):
     def _say(self, title: str, spelt: str) -> None:
         found = self._found
         head = "each page" if not found.sampled else "each page that was checked"
-        labels = [(_PAGES[0], head, True), (_CELLS[2], "diverges", False)]
+        labels = [(PAGES[0], head, True), (CELLS[2], "diverges", False)]
         if self._page is not None:
             name, block = self._page
             is_first = found.first is not None and (found.first.layer, found.first.block) == self._page
             kind = "block" if found.kernel_blocks_per_block.get(name, 1) == 1 else "kernel block"
             text = f"{'first: ' if is_first else ''}layer {wording.layer_number(name)}, {kind} {block:,}"
-            labels.append((_CELLS[0], fit(text, _CELLS[2] - _CELLS[0] - 12, 9, True), True))
+            labels.append((CELLS[0], fit(text, CELLS[2] - CELLS[0] - 12, 9, True), True))
         else:
-            labels.append((_CELLS[0], "no page diverges" if found.first is None else "", True))
-        high = (_PAGES[3] + 14) / HEIGHT
+            labels.append((CELLS[0], "no page diverges" if found.first is None else "", True))
+        high = (PAGES[3] + 14) / HEIGHT
         self._titles.set([Label(x / WIDTH, high, text, 9 if bold else 8.5, self.theme.ink, "left", bold)
                           for x, text, bold in labels])
         headline = " · ".join(part for part in ("formula against the address map", title) if part)

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
@@ -162,6 +163,33 @@ class Notebook:
     def output(self) -> Locator:
         """Each output of the notebook, in order."""
         return self.page.locator(".jp-NotebookPanel:visible .jp-OutputArea-output")
+
+    @property
+    def panel(self) -> Locator:
+        """The notebook itself, without the lab around it."""
+        return self.page.locator(".jp-NotebookPanel-notebook")
+
+    def heading(self, text: str) -> Locator:
+        """The section's heading that has this text."""
+        return self.panel.locator("h2").filter(has_text=text)
+
+    def follow(self, link: Locator, heading: str) -> None:
+        """Click a link of the contents; it brings its section's heading into view."""
+        link.click()
+        self.page.wait_for_timeout(500)
+        assert 0 <= self.heading(heading).bounding_box()["y"] < 900
+
+    def screenshot_sections(self, name: str, numbers: Sequence[int]) -> None:
+        """Write a picture of each of these sections (counted from 0), in the lab's light and dark theme."""
+        self.page.set_viewport_size({"width": 1250, "height": 2300})
+        for theme in ("Light", "Dark"):
+            self.page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})",
+                               f"JupyterLab {theme}")
+            self.page.wait_for_timeout(1_000)
+            for number in numbers:
+                self.panel.locator("h2").nth(number).evaluate("heading => heading.scrollIntoView({block: 'start'})")
+                self.page.wait_for_timeout(150)
+                self.screenshot(f"{name}-{theme.lower()}-{number:02}")
 
     def state(self) -> dict:
         """Return what it does: idle, running, unrun (code cells without a result), errors (tracebacks)."""

@@ -30,6 +30,10 @@ def test_bars_against_every_byte(address_map, data):
     window = first, data.draw(st.integers(first + 1, min(first + 250, address_map.size_bytes + 5)))
     spans, axes = owner_spans(address_map, window, group)
     inside = range(max(0, window[0]), min(window[1], address_map.size_bytes))
+    if spans and "too many" in spans[0].text:  # even owned from not changes too often
+        owned = [owner_in(address_map, at, group) is not None for at in inside]
+        assert len(spans) == 1 and axes == "" and sum(a != b for a, b in zip(owned, owned[1:])) >= 20
+        return
     # Side by side, from end to end.
     assert [at for span in spans for at in range(span.start, span.end)] == list(inside)
     for span in spans:

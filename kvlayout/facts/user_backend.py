@@ -64,7 +64,8 @@ class UserBackend(Backend):
         """Return what the class takes; any size, as vLLM's base class, if it doesn't say."""
         if not hasattr(self.asked, "get_supported_kernel_block_sizes"):
             return [MultipleOf(1)]
-        return list(supported_kernel_block_sizes(self.asked, spec))
+        return _call(f"get_supported_kernel_block_sizes of {self.name}",
+                     lambda: list(supported_kernel_block_sizes(self.asked, spec)))
 
     def customize_spec(self, spec: KVCacheSpec) -> KVCacheSpec:
         """Return the spec as the class repacks it: by our rule where vLLM defines the method, else by its own."""

@@ -238,3 +238,9 @@ def test_the_same_backend_twice_is_one():
     assert [one.backend for one in trial.together.standings] == ["Named", "FLASH_ATTN"]
     with pytest.raises(LayoutError, match=r"beside=\[MyBackend\]"):
         try_backend(Named, beside="FLASH_ATTN")
+
+
+def test_block_sizes_that_raise_are_a_finding():
+    odd = type("Odd", (Named,), {"get_supported_kernel_block_sizes": classmethod(lambda cls, spec=None: 1 / 0)})
+    trial = try_backend(odd, kv.Selection(num_blocks=8))
+    assert not trial.ok and any("ZeroDivisionError" in one.message for one in trial.findings)

@@ -32,6 +32,7 @@ class AllocationPanel:
         self.verify = self.verification.button
         row = widgets.HBox([self.allocate, self.verify, self.verification.stop, self.free, self.free_others],
                            layout=widgets.Layout(flex_flow="row wrap"))
+        row.add_class("kvl-actions")
         self.widget = widgets.VBox([row, self.text, self.verification.widget, self.poke, self.proof])
         for button, done in ((self.allocate, self._allocate), (self.free, self._free), (self.poke, self._poke),
                              (self.free_others, self._free_others), (self.verify, self._verify)):

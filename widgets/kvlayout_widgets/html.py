@@ -47,11 +47,12 @@ def outcome(text: str, older: str = "") -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """Return a table of cells that are HTML already."""
+    """Return a table of cells that are HTML already; one that is wider than its page scrolls by itself."""
     head = "".join(f"<th>{cell}</th>" for cell in header)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f'<table class="kvl-table">{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    shown = f'<table class="kvl-table">{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="kvl-wide">{shown}</div>'
 
 
 def code(text: str) -> str:

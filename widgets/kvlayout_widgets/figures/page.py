@@ -40,8 +40,8 @@ class PageFigure(Drawing):
                        "byte": Ruler(self.strip_axes, "bottom", self.theme),
                        "row": Ruler(self.strip_axes, "left", self.theme, 7.5)}
         words = Glyphs(self.strip_axes, transform=self.strip_axes.transAxes)
-        words.set([Label(0, 1 + 12 / (_STRIP[3] - _STRIP[1]), "the same bytes in the order they lie in memory; left of "
-                         "each row, the offset of its first byte", 8, self.theme.soft, "left")])
+        words.set([Label(0, 1 + 12 / (_STRIP[3] - _STRIP[1]), "the same bytes in the order they lie in memory; left "
+                         "of each row, the offset of its first byte", 8, self.theme.soft, "left")])
         self._marks = []
         for axes in (self.axes, self.strip_axes):
             pair = [LineCollection([], colors=colour, linewidths=width, zorder=6, clip_on=False,

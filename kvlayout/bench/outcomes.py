@@ -48,7 +48,7 @@ def takes_block(sizes: tuple[int | MultipleOf, ...], block_size: int) -> bool:
 def _outcomes(branches: tuple[Branch, ...], recorded: tuple | None, platform: str | None) -> list[Outcome]:
     found = []
     for branch in branches:
-        holds = True if branch.when is None else _decide(ast.parse(branch.when, mode="eval").body, platform)
+        holds = True if branch.when is None else decide(ast.parse(branch.when, mode="eval").body, platform)
         if holds is False:
             continue
         value = UNKNOWN if branch.expression is not None else branch.value
@@ -76,14 +76,14 @@ def _common(values: list[tuple | None]) -> tuple:
         return ()
 
 
-def _decide(node: ast.expr, platform: str | None) -> bool | None:
+def decide(node: ast.expr, platform: str | None) -> bool | None:
     """Whether a condition holds on a platform; None where more than the platform decides."""
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
-            parts = [_decide(value, platform) for value in values]
+            parts = [decide(value, platform) for value in values]
             return False if False in parts else None if None in parts else True
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            inner = _decide(operand, platform)
+            inner = decide(operand, platform)
             return None if inner is None else not inner
     if platform is None:
         return None

@@ -23,6 +23,9 @@ from kvlayout.spec import AttentionSpec, KVCacheSpec, MultipleOf
 from kvlayout.spec_io import as_spec
 from kvlayout.versions import NEWEST, at_least
 
+# What a backend is asked before it is chosen -> the method of vLLM's that is asked.
+SUPPORTS = {question: f"supports_{question}" for question in ("head_size", "block_size", "dtype", "kv_cache_dtype")}
+
 
 @dataclass(frozen=True)
 class Branch:

@@ -67,6 +67,10 @@ class UserBackend(Backend):
         return _call(f"get_supported_kernel_block_sizes of {self.name}",
                      lambda: list(supported_kernel_block_sizes(self.asked, spec)))
 
+    def supports(self, method: str, value: object) -> bool:
+        """Return what a ``supports_...`` method of the class says to a value."""
+        return bool(_call(f"{method} of {self.name}", lambda: getattr(self.asked, method)(value)))
+
     def customize_spec(self, spec: KVCacheSpec) -> KVCacheSpec:
         """Return the spec as the class repacks it: by our rule where vLLM defines the method, else by its own."""
         spec = as_spec(spec)

@@ -109,7 +109,9 @@ def test_the_matrix_table():
     text = words(done)
     assert "FLASHINFER, LBHNC: first choice if capability is not None and capability.major == 10; supported " \
            "otherwise." in text
-    assert "STEP5_DSA: its head sizes are not recorded." in text and "CPU_ATTN" not in text
+    assert ("FLASH_ATTN: whether it takes KV cache dtype fp8 depends: "
+            "flash_attn_supports_kv_cache_dtype(kv_cache_dtype)." in text)
+    assert "STEP5_DSA" not in text and "CPU_ATTN" not in text
 
 
 def test_the_diff():

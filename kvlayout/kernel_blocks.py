@@ -67,9 +67,9 @@ def select_common_block_size(
              if not isinstance(size, MultipleOf) and kv_manager_block_size % size == 0}
     # Where all take some multiple, all take the manager's size too: any other candidate is somebody's exact size.
     for size in (kv_manager_block_size, *sorted(exact, reverse=True)):
-        if all(_takes(sizes, size) for sizes in taken):
+        if all(takes_kernel_block(sizes, size) for sizes in taken):
             return size
-    shown = "; ".join(f"{backend_name(backend)} takes {', '.join(map(_shown, sizes)) or 'none'}"
+    shown = "; ".join(f"{backend_name(backend)} takes {', '.join(map(str, sizes)) or 'none'}"
                       for backend, sizes in zip(backends, taken))
     raise LayoutError("kv_manager_block_size", kv_manager_block_size,
                       f"has no divisor that every backend takes as a kernel block ({shown})",
@@ -115,12 +115,9 @@ def prepare_kernel_block_sizes(
     return sizes
 
 
-def _takes(sizes: Sequence[int | MultipleOf], size: int) -> bool:
+def takes_kernel_block(sizes: Sequence[int | MultipleOf], size: int) -> bool:
+    """Whether kernels that take ``sizes`` (tokens) can be handed blocks of ``size`` tokens as they are."""
     return any(size % one.base == 0 if isinstance(one, MultipleOf) else size == one for one in sizes)
-
-
-def _shown(size: int | MultipleOf) -> str:
-    return f"multiples of {size.base}" if isinstance(size, MultipleOf) else str(size)
 
 
 def _first_spec(spec: object) -> object:

@@ -17,6 +17,9 @@ class MultipleOf:
     def __post_init__(self):
         check_int("MultipleOf.base", self.base, minimum=1)
 
+    def __str__(self) -> str:
+        return f"multiples of {self.base}"
+
 
 def set_fields(spec: object, **values: object) -> None:
     """Set fields of a frozen spec while it is made."""

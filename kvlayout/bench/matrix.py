@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from kvlayout.bench.outcomes import UNKNOWN, Outcome, layout_outcomes
 from kvlayout.bench.running import Wanted
 from kvlayout.candidates import DEFAULT_PREFERENCE
-from kvlayout.errors import check_type
+from kvlayout.errors import LayoutError, check_type
 from kvlayout.facts.backends import backends
 from kvlayout.facts.catalogue import Backend
 from kvlayout.layout import KVCacheLayout
@@ -26,10 +26,17 @@ _FACTS = ("platforms", "dtypes", "kv_cache_dtypes", "head_sizes", "kernel_block_
 
 @dataclass(frozen=True)
 class Cell:
-    """What a backend says to a layout: one of STATES, and why."""
+    """What a backend says to a layout: one of STATES, and why.
+
+    ``choice``: which choice of its own it is, 1 the first; None where it has no order, or where that depends.
+    """
 
     state: str
     why: str
+    choice: int | None = None
+
+    def __str__(self) -> str:
+        return f"choice {self.choice}" if self.state == SUPPORTED and self.choice else self.state
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,7 @@ def backend_matrix(version: str = NEWEST, *, platform: str | None = None, dtype:
     A backend stays where what is recorded doesn't settle it, and says so. Raises LayoutError for a release that isn't
     recorded, and for a filter's value that none of its backends knows.
     """
+    check_type("version", version, str)
     wanted = Wanted(platform, dtype, mla, head_size, block_size)
     known = backends(version)
     wanted.check_dtype(known)
@@ -109,7 +117,8 @@ def _cell(layout: str, ways: list[Outcome]) -> Cell:
     cells = [_settled(layout, one.value) for one in ways]
     if len({cell.state for cell in cells}) == 1:
         whys = dict.fromkeys(cell.why for cell in cells)
-        return Cell(cells[0].state, "; or ".join(whys))
+        choices = {cell.choice for cell in cells}
+        return Cell(cells[0].state, "; or ".join(whys), choices.pop() if len(choices) == 1 else None)
     by_state: dict[str, list[str]] = {}
     for cell, way in zip(cells, ways):
         by_state.setdefault(cell.state, []).append("otherwise" if way.when is None else f"if {way.when}")
@@ -126,8 +135,8 @@ def _settled(layout: str, declared: tuple | str | None) -> Cell:
     if layout not in declared:
         return Cell(REFUSED, f"declares only {', '.join(declared)}" if declared else "its parts share no layout")
     place = declared.index(layout)
-    return Cell(FIRST, "its first choice") if place == 0 else Cell(
-        SUPPORTED, f"choice {place + 1} of {len(declared)}, after {', '.join(declared[:place])}")
+    return Cell(FIRST, "its first choice", 1) if place == 0 else Cell(
+        SUPPORTED, f"choice {place + 1} of {len(declared)}, after {', '.join(declared[:place])}", place + 1)
 
 
 @dataclass(frozen=True)
@@ -146,7 +155,9 @@ class MatrixDiff:
 
     Attributes:
         old, new: the releases
-        added, removed: backends that only one has, by name
+        added, removed: backends that only one release has, by name
+        gained, lost: {name: why not} of those that both have, where only the new or the old one can do what was
+            asked; empty without filters
         renamed: {old name: new name} of the same class
         cells: changed states of a layout (``what`` is its name, ``old`` and ``new`` are Cells)
         facts: changed facts (``what`` is the fact's name)
@@ -156,38 +167,57 @@ class MatrixDiff:
     new: str
     added: tuple[str, ...]
     removed: tuple[str, ...]
+    gained: dict[str, str] = field(hash=False)
+    lost: dict[str, str] = field(hash=False)
     renamed: dict[str, str] = field(hash=False)
     cells: tuple[MatrixChange, ...]
     facts: tuple[MatrixChange, ...]
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.renamed or self.cells or self.facts)
+        return any((self.added, self.removed, self.gained, self.lost, self.renamed, self.cells, self.facts))
 
 
 def matrix_diff(old: str | BackendMatrix, new: str | BackendMatrix) -> MatrixDiff:
-    """Return what changed from ``old`` to ``new``, each a release or a matrix of one, filtered or not."""
+    """Return what changed from ``old`` to ``new``, each a release or a matrix of one.
+
+    LayoutError where the two were asked different things: what a filter leaves out would look like a change.
+    """
     old, new = (backend_matrix(one) if isinstance(one, str) else one for one in (old, new))
     for name, one in (("old", old), ("new", new)):
         check_type(name, one, BackendMatrix)
+    if old.wanted != new.wanted:
+        raise LayoutError("new", new.wanted, f"was asked something else than old, {old.wanted}",
+                          "Give both matrices the same filters")
     before, after = ({row.backend: row for row in one} for one in (old, new))
-    gone = {row.class_path: name for name, row in before.items() if name not in after}
-    renamed = {gone[row.class_path]: name for name, row in after.items() if name not in before
-               and row.class_path in gone}
+    was, now = ({one.class_path: name for name, one in backends(matrix.version).items()} for matrix in (old, new))
+    # A class is the same one under another name.
+    named = {name: now.get(path, name) for path, name in was.items()}
+    back = {new_name: name for name, new_name in named.items()}
     cells, facts = [], []
     for name, row in before.items():
-        now = after.get(renamed.get(name, name))
-        if now is None:
-            continue
-        cells += [MatrixChange(now.backend, layout, cell, now.cells[layout]) for layout, cell in row.cells.items()
-                  if _differs(cell, now.cells[layout])]
-        facts += [MatrixChange(now.backend, fact, value, now.facts[fact]) for fact, value in row.facts.items()
-                  if value != now.facts[fact]]
-    return MatrixDiff(old.version, new.version,
-                      tuple(name for name in after if name not in before and name not in renamed.values()),
-                      tuple(name for name in before if name not in after and name not in renamed), renamed,
-                      tuple(cells), tuple(facts))
+        row_now = after.get(named[name])
+        if row_now is not None:
+            cells += _cell_changes(row, row_now)
+            facts += [MatrixChange(row_now.backend, fact, value, row_now.facts[fact])
+                      for fact, value in row.facts.items() if value != row_now.facts[fact]]
+    return MatrixDiff(
+        old.version, new.version,
+        added=tuple(name for name in after if back.get(name, name) not in was.values()),
+        removed=tuple(name for name in before if named[name] not in now.values()),
+        gained={name: old.excluded[back[name]] for name in after if back.get(name) in old.excluded},
+        lost={named[name]: new.excluded[named[name]] for name in before if named[name] in new.excluded},
+        renamed={name: named[name] for name in before if named[name] != name and named[name] in after},
+        cells=tuple(cells), facts=tuple(facts))
 
 
-def _differs(old: Cell, new: Cell) -> bool:
-    """Whether the state differs, or what it depends on; a choice that only moved back isn't told."""
-    return old.state != new.state or (old.state == DEPENDS and old.why != new.why)
+def _cell_changes(old: MatrixRow, new: MatrixRow) -> list[MatrixChange]:
+    """Where the state differs, or what it depends on, or the order among the layouts that both support."""
+    kept = [name for name, cell in old.cells.items() if cell.choice and new.cells[name].choice]
+    orders = [sorted(kept, key=lambda name: row.cells[name].choice) for row in (old, new)]
+    changes = []
+    for layout, was in old.cells.items():
+        now = new.cells[layout]
+        moved = layout in kept and orders[0] != orders[1] and was.choice != now.choice
+        if was.state != now.state or moved or (was.state == DEPENDS and was.why != now.why):
+            changes.append(MatrixChange(new.backend, layout, was, now))
+    return changes

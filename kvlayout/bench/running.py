@@ -17,7 +17,6 @@ from kvlayout.errors import LayoutError, check_int, check_type
 from kvlayout.facts.catalogue import SUPPORTS, Backend, load
 from kvlayout.facts.machine import PLATFORMS
 from kvlayout.facts.user_backend import UserBackend
-from kvlayout.spec import MultipleOf
 
 _WORDS = {"head_size": "head size", "block_size": "blocks of", "dtype": "model dtype",
           "kv_cache_dtype": "KV cache dtype"}
@@ -163,4 +162,4 @@ def _listed(values: tuple) -> str:
 def _sizes(sizes: tuple | str) -> str:
     if sizes == UNKNOWN:
         return UNKNOWN
-    return " or ".join(f"multiples of {one.base}" if isinstance(one, MultipleOf) else str(one) for one in sizes)
+    return " or ".join(map(str, sizes))

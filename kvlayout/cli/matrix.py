@@ -74,6 +74,8 @@ def _say_diff(changed: MatrixDiff) -> None:
     say(f"vLLM {changed.old} to {changed.new}" + ("" if changed else ": nothing of what is recorded changed"))
     for word, names in (("new", changed.added), ("gone", changed.removed)):
         say(*(f"{word}: {name}" for name in names))
+    say(*(f"can now: {name} ({why} before)" for name, why in changed.gained.items()),
+        *(f"can't any more: {name} ({why})" for name, why in changed.lost.items()))
     say(*(f"renamed: {old} is {new} now" for old, new in changed.renamed.items()),
         *(f"{one.backend}, {one.what}: {_shown(one.old)} → {_shown(one.new)}"
           for one in (*changed.cells, *changed.facts)))
@@ -81,10 +83,9 @@ def _say_diff(changed: MatrixDiff) -> None:
 
 def _shown(value: object) -> str:
     if isinstance(value, Cell):
-        return f"{value.state} ({value.why})" if value.state == DEPENDS else value.state
+        return f"{value} ({value.why})" if value.state == DEPENDS else str(value)
     if isinstance(value, tuple):
-        return ", ".join(f"multiples of {one.base}" if isinstance(one, MultipleOf) else str(one) for one in value)\
-            or "none listed"
+        return ", ".join(map(str, value)) or "none listed"
     return "none" if value is None else str(value)
 
 

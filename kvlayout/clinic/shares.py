@@ -12,9 +12,9 @@ from kvlayout.clinic.bounds import block_set
 from kvlayout.clinic.wording import layers_text
 from kvlayout.errors import LayoutError, check_type
 from kvlayout.finding import Finding
-from kvlayout.kernel_blocks import supported_kernel_block_sizes
+from kvlayout.kernel_blocks import supported_kernel_block_sizes, takes_kernel_block
 from kvlayout.plan import Plan
-from kvlayout.spec import AttentionSpec, MultipleOf
+from kvlayout.spec import AttentionSpec
 from kvlayout.strided import merge_runs
 
 _MOST_RUNS = 1 << 18
@@ -136,9 +136,9 @@ def _kernel_block(plan: Plan, name: str, backend: object, layers: Sequence[str])
         taken = supported_kernel_block_sizes(backend, specs[layers[0]])
     except LayoutError:
         return []
-    if any(size % one.base == 0 if isinstance(one, MultipleOf) else size == one for one in taken):
+    if takes_kernel_block(taken, size):
         return []
-    shown = [f"multiples of {one.base}" if isinstance(one, MultipleOf) else str(one) for one in taken]
+    shown = [str(one) for one in taken]
     return [Finding("unsupported-kernel-block", "error", f"{name} serves {layers_text(layers)} and takes kernel "
                     f"blocks of {', '.join(shown) or 'no size'} tokens, not {size}.",
                     {"backend": name, "kernel_block_size": size, "supported": shown}, {"layer": layers[0]},

@@ -1,6 +1,7 @@
 """The matrix of backends and layouts against the answers that vLLM's own classes gave, release by release."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,11 +152,41 @@ def test_a_diff_of_what_was_filtered_and_of_nothing():
         ("BLHNC", REFUSED, SUPPORTED), ("BLNHC", REFUSED, SUPPORTED), ("BHLNC", REFUSED, SUPPORTED)}
 
 
+@pytest.mark.parametrize("asked", [{"head_size": 512}, {"dtype": "fp8"}, {"platform": "xpu"}, {"block_size": 128}])
+@pytest.mark.parametrize(("old", "new"), [("0.29.0", "0.33.0"), ("0.32.0", "0.33.0"), ("0.33.0", "0.29.0")])
+def test_a_filtered_diff_tells_what_is_new_from_what_is_newly_able(old, new, asked):
+    before, after = (backend_matrix(version, **asked) for version in (old, new))
+    diff, whole = matrix_diff(before, after), matrix_diff(old, new)
+    able = [{row.backend for row in matrix} for matrix in (before, after)]
+    back = {b: a for a, b in whole.renamed.items()}
+    assert set(diff.added) == set(whole.added) & able[1] and set(diff.removed) == set(whole.removed) & able[0]
+    assert set(diff.gained) == {name for name in able[1] - set(whole.added) if back.get(name, name) not in able[0]}
+    assert set(diff.lost) == {whole.renamed.get(name, name) for name in able[0] - set(whole.removed)} - able[1]
+    assert all(why == before.excluded[back.get(name, name)] for name, why in diff.gained.items())
+    assert all(why == after.excluded[name] for name, why in diff.lost.items())
+
+
+def test_an_order_that_changes_is_told():
+    matrix = backend_matrix("0.33.0", head_size=64)
+    row = next(row for row in matrix if row.layouts(FIRST, SUPPORTED)[2:] and all(
+        cell.choice or cell.state == REFUSED for cell in row.cells.values()))
+    first, second, third = sorted((cell.choice, name) for name, cell in row.cells.items() if cell.choice)[:3]
+    cells = {**row.cells, second[1]: replace(row.cells[second[1]], choice=3),
+             third[1]: replace(row.cells[third[1]], choice=2)}
+    moved = replace(matrix, rows=tuple(replace(one, cells=cells) if one is row else one for one in matrix))
+    diff = matrix_diff(matrix, moved)
+    assert [(one.backend, one.what, str(one.old), str(one.new)) for one in diff.cells] == [
+        (row.backend, name, f"choice {was}", f"choice {5 - was}") for name in row.cells
+        for was, named in (second, third) if named == name]
+
+
 @pytest.mark.parametrize(("act", "argument"), [
     (lambda: backend_matrix("0.28.0"), "vllm_version"), (lambda: backend_matrix(platform="tpu"), "platform"),
     (lambda: backend_matrix(dtype="float7"), "dtype"), (lambda: backend_matrix(mla="yes"), "mla"),
     (lambda: backend_matrix(head_size=0), "head_size"), (lambda: backend_matrix(block_size="16"), "block_size"),
-    (lambda: matrix_diff("0.33.0", 5), "new"), (lambda: matrix_diff("0.1.0", "0.33.0"), "vllm_version"),
+    (lambda: matrix_diff("0.33.0", 5), "new"), (lambda: backend_matrix(["0.33.0"]), "version"),
+    (lambda: matrix_diff("0.33.0", backend_matrix("0.33.0", head_size=64)), "new"),
+    (lambda: matrix_diff("0.1.0", "0.33.0"), "vllm_version"),
 ])
 def test_bad_input(act, argument):
     with pytest.raises(LayoutError) as caught:

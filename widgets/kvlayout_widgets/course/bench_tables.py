@@ -77,12 +77,16 @@ def matrix_table(matrix: BackendMatrix) -> Table:
 def diff_table(diff: MatrixDiff) -> Table:
     """Return what changed between two releases, one change a row."""
     rows = [("new", name, "") for name in diff.added] + [("gone", name, "") for name in diff.removed]
+    rows += [("can now", name, f"before: {why}") for name, why in diff.gained.items()]
+    rows += [("can't any more", name, why) for name, why in diff.lost.items()]
     rows += [("renamed", old, f"now {new}") for old, new in diff.renamed.items()]
-    rows += [(one.what, one.backend, f"{one.old.state}; now {one.new.state}: {one.new.why}") for one in diff.cells]
+    rows += [(one.what, one.backend, f"{one.old}; now {one.new}: {one.new.why}") for one in diff.cells]
     rows += [(one.what, one.backend, f"{_fact(one.old)}; now {_fact(one.new)}") for one in diff.facts]
     return Table(("what", "backend", "change"), tuple(rows) or (("nothing", "", ""),),
                  f"From vLLM {diff.old} to {diff.new}", is_prose=True, breaks=True)
 
 
 def _fact(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return ", ".join(map(str, value)) if isinstance(value, tuple) else "nothing" if value is None else str(value)

@@ -13,7 +13,7 @@ from kvlayout.facts.backends import backends
 from kvlayout.facts.machine import PLATFORMS
 from kvlayout.layout import KVCacheLayout
 from kvlayout.plan import reported_specs
-from kvlayout.spec import AttentionSpec, MLAAttentionSpec, MultipleOf
+from kvlayout.spec import AttentionSpec, MLAAttentionSpec
 from kvlayout.versions import VLLM_VERSIONS
 from kvlayout_widgets.control import choose, chosen, parse_integer
 from kvlayout_widgets.html import fold, layout_chips, paragraph, span, table
@@ -160,10 +160,14 @@ def diff_html(diff: MatrixDiff) -> str:
     lines = [f"{words}: {', '.join(names)}" for words, names in (
         ("New", diff.added), ("Gone", diff.removed),
         ("Renamed", [f"{old} → {new}" for old, new in diff.renamed.items()])) if names]
-    rows = [(escape(one.backend), layout_chips(one.what), cell_html(one.old), cell_html(one.new))
-            for one in diff.cells]
+    rows = [(escape(one.backend), layout_chips(one.what),
+             *(cell_html(cell) + (paragraph(cell, "note") if one.old.state == one.new.state else "")
+               for cell in (one.old, one.new))) for one in diff.cells]
     rows += [(escape(one.backend), escape(one.what.replace("_", " ")), *_fact_change(one.old, one.new))
              for one in diff.facts]
+    lines += [f"{words}: {name} ({why})" for words, found in (("Can now, but couldn't", diff.gained),
+                                                              ("Can't any more", diff.lost))
+              for name, why in found.items()]
     body = "".join(paragraph(line, "line") for line in lines)
     if rows:
         body += f'<div class="kvl-scroll">{table(("backend", "what", diff.old, diff.new), rows)}</div>'
@@ -182,8 +186,6 @@ def _fact_change(old: object, new: object) -> tuple[str, str]:
 def _value(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(_value, value)) or "none listed"
-    if isinstance(value, MultipleOf):
-        return f"multiples of {value.base}"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "not at all" if value is None else str(value).rpartition(".")[2] or str(value)

@@ -6,14 +6,15 @@ shows vLLM's own condition.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from kvlayout.bench.outcomes import UNKNOWN, Outcome, layout_outcomes
 from kvlayout.bench.running import Wanted
 from kvlayout.candidates import DEFAULT_PREFERENCE
 from kvlayout.errors import LayoutError, check_type
-from kvlayout.facts.backends import backends
+from kvlayout.facts.backends import as_backend, own_backends
+from kvlayout.facts.backends import backends as recorded_backends
 from kvlayout.facts.catalogue import Backend
 from kvlayout.layout import KVCacheLayout
 from kvlayout.versions import NEWEST
@@ -85,16 +86,17 @@ class BackendMatrix:
 
 
 def backend_matrix(version: str = NEWEST, *, platform: str | None = None, dtype: str | None = None,
-                   mla: bool | None = None, head_size: int | None = None,
-                   block_size: int | None = None) -> BackendMatrix:
+                   mla: bool | None = None, head_size: int | None = None, block_size: int | None = None,
+                   backends: Iterable[object] = ()) -> BackendMatrix:
     """Return the matrix of a release's backends that can do what is asked; see :class:`Wanted` for the filters.
 
-    A backend stays where what is recorded doesn't settle it, and says so. Raises LayoutError for a release that isn't
-    recorded, and for a filter's value that none of its backends knows.
+    ``backends`` of one's own, classes as :func:`as_backend` takes, come before them. A backend stays where what is
+    recorded doesn't settle it, and says so. Raises LayoutError for a release that isn't recorded, for a filter's
+    value that none of its backends knows, and for a name that two backends share.
     """
     check_type("version", version, str)
     wanted = Wanted(platform, dtype, mla, head_size, block_size)
-    known = backends(version)
+    known = _with_own(version, backends)
     wanted.check_dtype(known)
     rows, excluded = [], {}
     for name, backend in known.items():
@@ -104,6 +106,18 @@ def backend_matrix(version: str = NEWEST, *, platform: str | None = None, dtype:
         else:
             rows.append(replace(_row(backend, platform), not_settled=tuple(open_)))
     return BackendMatrix(version, wanted, tuple(rows), excluded)
+
+
+def _with_own(version: str, given: Iterable[object]) -> dict[str, Backend]:
+    known = dict(recorded_backends(version))
+    mine: dict[str, Backend] = {}
+    for one in own_backends(given):
+        backend = as_backend(one, version)
+        if backend.name in known or backend.name in mine:
+            raise LayoutError("backends", backend.name, "is the name of another backend too",
+                              "Rename your class")
+        mine[backend.name] = backend
+    return {**mine, **known}
 
 
 def _row(backend: Backend, platform: str | None) -> MatrixRow:
@@ -189,7 +203,7 @@ def matrix_diff(old: str | BackendMatrix, new: str | BackendMatrix) -> MatrixDif
         raise LayoutError("new", new.wanted, f"was asked something else than old, {old.wanted}",
                           "Give both matrices the same filters")
     before, after = ({row.backend: row for row in one} for one in (old, new))
-    was, now = ({one.class_path: name for name, one in backends(matrix.version).items()} for matrix in (old, new))
+    was, now = map(_by_class, (old, new))
     # A class is the same one under another name.
     named = {name: now.get(path, name) for path, name in was.items()}
     back = {new_name: name for name, new_name in named.items()}
@@ -208,6 +222,12 @@ def matrix_diff(old: str | BackendMatrix, new: str | BackendMatrix) -> MatrixDif
         lost={named[name]: new.excluded[named[name]] for name in before if named[name] in new.excluded},
         renamed={name: named[name] for name in before if named[name] != name and named[name] in after},
         cells=tuple(cells), facts=tuple(facts))
+
+
+def _by_class(matrix: BackendMatrix) -> dict[str, str]:
+    """{class path: name} of all backends that a matrix was asked about, those that it leaves out too."""
+    recorded = {one.class_path: name for name, one in recorded_backends(matrix.version).items()}
+    return recorded | {row.class_path: row.backend for row in matrix}
 
 
 def _cell_changes(old: MatrixRow, new: MatrixRow) -> list[MatrixChange]:

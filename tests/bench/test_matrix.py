@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlayout.bench import backend_matrix, matrix_diff
+from kvlayout.bench import PrototypeBackend, backend_matrix, matrix_diff
 from kvlayout.bench.matrix import DEPENDS, FIRST, REFUSED, STATES, SUPPORTED
 from kvlayout.bench.outcomes import UNKNOWN
 from kvlayout.errors import LayoutError
@@ -166,6 +166,15 @@ def test_a_filtered_diff_tells_what_is_new_from_what_is_newly_able(old, new, ask
     assert all(why == after.excluded[name] for name, why in diff.lost.items())
 
 
+def test_a_backend_of_ones_own_in_a_diff():
+    class Mine(PrototypeBackend):
+        layouts = ("LBNHC",)
+
+    old, new, own = backend_matrix("0.32.0"), backend_matrix("0.33.0"), backend_matrix("0.32.0", backends=[Mine])
+    assert not matrix_diff(own, own) and matrix_diff(old, own).added == ("Mine",)
+    assert matrix_diff(own, new).removed == ("Mine", *matrix_diff(old, new).removed)
+
+
 def test_an_order_that_changes_is_told():
     matrix = backend_matrix("0.33.0", head_size=64)
     row = next(row for row in matrix if row.layouts(FIRST, SUPPORTED)[2:] and all(
@@ -186,6 +195,7 @@ def test_an_order_that_changes_is_told():
     (lambda: backend_matrix(head_size=0), "head_size"), (lambda: backend_matrix(block_size="16"), "block_size"),
     (lambda: matrix_diff("0.33.0", 5), "new"), (lambda: backend_matrix(["0.33.0"]), "version"),
     (lambda: matrix_diff("0.33.0", backend_matrix("0.33.0", head_size=64)), "new"),
+    (lambda: backend_matrix(backends=[PrototypeBackend, PrototypeBackend]), "backends"),
     (lambda: matrix_diff("0.1.0", "0.33.0"), "vllm_version"),
 ])
 def test_bad_input(act, argument):

@@ -89,6 +89,9 @@ def test_a_class_of_ones_own_is_asked():
         def supports_head_size(cls, head_size):
             return head_size == 96
 
+    row = backend_matrix(head_size=96, backends=[Mine]).rows[0]
+    assert row.backend == "Mine" and row.layouts("first choice") == ["LBNHC"] and not row.not_settled
+    assert "Mine" in backend_matrix(head_size=64, backends=[Mine]).excluded
     backend = as_backend(Mine)
     assert answer(backend, None, head_size=96) is True and answer(backend, None, head_size=64) is False
     assert Wanted(head_size=64).answers(backend)[0] == ["refuses head size 64 by its own supports_head_size()"]

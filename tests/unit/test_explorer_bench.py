@@ -209,6 +209,11 @@ def test_what_can_i_run():
     wanted = dict(platform="cpu", dtype="bfloat16", mla=False, head_size=128, block_size=64)
     assert panel.matrix == backend_matrix(**wanted) and panel.matrix.row("CPU_ATTN") and is_fine(shown)
     assert f"{len(panel.matrix.excluded)} that can't, and why" in plain(panel.text.value)
+    shown.choose(block_size=None)  # vLLM takes a block size that the backend likes
+    panel.mine.click()
+    assert panel.block_size.value == "" and panel.matrix.row("CPU_ATTN")
+    shown.choose(block_size=64)
+    panel.mine.click()
     panel.platform.value, panel.mla.value, panel.head_size.value = "cuda", "yes", "576"
     assert panel.matrix == backend_matrix(**{**wanted, "platform": "cuda", "mla": True, "head_size": 576})
     panel.name.value = "flashmla"

@@ -120,3 +120,21 @@ def test_what_is_no_backend_yet_opens_beside_one_that_is():
     assert panel.trial.ok and panel.trial.backend.name == "Mine"
     with pytest.raises(kv.LayoutError, match="declares no layouts|supported_kv_cache_layouts"):
         Explorer(kv.Selection(**QWEN, backend="<b>Empty"), backends=[empty])
+
+
+def test_my_own_backend_is_listed_among_the_backends():
+    class Listed(PrototypeBackend):
+        layouts = ("LBHNC", "BLHNC")
+
+    shown, panel = opened("Backends", [Listed], backend="Listed")
+    first = rows_of(panel.text.value)[0]
+    assert first[0].startswith("▶ Listed") and first[1] == "★ first choice" and is_fine(shown)
+    panel.other.value = "0.29.0"
+    assert is_fine(shown) and not panel.complaint.value and "Listed" in panel.matrix.rows[0].backend
+
+
+def test_a_copy_of_vllms_under_its_name_stands_for_it_there():
+    copied = type("FLASH_ATTN", (PrototypeBackend,), {"layouts": ("LBNHC",)})
+    shown, panel = opened("Backends", [copied])
+    assert is_fine(shown) and not panel.complaint.value
+    assert [row.backend for row in panel.matrix].count("FLASH_ATTN") == 1

@@ -9,7 +9,7 @@ import ipywidgets as widgets
 from kvlayout.bench import BackendMatrix, Cell, MatrixDiff, MatrixRow, backend_matrix, matrix_diff
 from kvlayout.captured import is_captured
 from kvlayout.errors import LayoutError
-from kvlayout.facts.backends import backends
+from kvlayout.facts.backends import as_backend, backends
 from kvlayout.facts.machine import PLATFORMS
 from kvlayout.layout import KVCacheLayout
 from kvlayout.plan import reported_specs
@@ -67,7 +67,9 @@ class MatrixPanel(TextTab):
         version = self.state.choices["vllm_version"] if self.version.value == _CHOSEN else self.version.value
         self._offer(version)
         wanted = self._wanted()
-        self.matrix = backend_matrix(version, **wanted)
+        # One that has vLLM's own name stands for vLLM's.
+        own = [one for one in self.state.backends if as_backend(one, version).name not in backends(version)]
+        self.matrix = backend_matrix(version, **wanted, backends=own)
         diff = ""
         if self.other.value:
             old, new = sorted((self.other.value, version), key=VLLM_VERSIONS.index)
@@ -100,9 +102,11 @@ class MatrixPanel(TextTab):
         asked = spec if is_captured(plan.selection.model) else reported_specs(plan)[at.layer]
         dtype = asked.dtype if plan.selection.kv_cache_dtype == "auto" else plan.selection.kv_cache_dtype
         known = [value for _, value in self.dtype.options]
+        is_free = plan.selection.block_size is None and not is_captured(plan.selection.model)
         return {"platform": plan.selection.machine.platform, "dtype": dtype if dtype in known else None,
                 "mla": "yes" if isinstance(asked, MLAAttentionSpec) else "no", "head_size": str(asked.head_size),
-                "block_size": str(spec.block_size)}
+                # Where nobody asked for a size, vLLM takes one that the backend likes.
+                "block_size": "" if is_free else str(spec.block_size)}
 
     def _ask(self, answers) -> None:
         try:

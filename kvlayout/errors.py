@@ -19,18 +19,32 @@ class LayoutError(ValueError):
 
     def __init__(self, argument: str, value: object, rule: str, cure: str = ""):
         self.argument, self.value, self.rule, self.cure = argument, value, rule, cure
-        try:
-            shown = repr(value)
-        except RecursionError:  # lists in lists without end
-            shown = f"a deeply nested {type(value).__name__}"
-        if len(shown) > 200:
-            shown = shown[:197] + "..."
-        message = f"{argument}={shown}: {rule}."
+        message = f"{argument}={shown(value)}: {rule}."
         super().__init__(f"{message} {cure}." if cure else message)
 
     def __reduce__(self):
         # An exception is rebuilt from its text alone; a worker process hands on the four parts.
         return type(self), (self.argument, self.value, self.rule, self.cure)
+
+
+def shown(value: object, most: int = 200) -> str:
+    """Return ``repr(value)`` in at most ``most`` characters; what has none, or raises in it, by its kind."""
+    try:
+        text = repr(value)
+    except RecursionError:  # lists in lists without end
+        text = f"a deeply nested {type(value).__name__}"
+    except Exception:
+        text = f"a {type(value).__name__} whose repr fails"
+    return text if len(text) <= most else f"{text[:most - 3]}..."
+
+
+def raised(error: BaseException) -> str:
+    """Return "ValueError: its text" in one line, or the kind alone of an exception that says nothing or can't."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class LayoutConflict(LayoutError):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from kvlayout.errors import LayoutError
-from kvlayout.facts.catalogue import Backend
-from kvlayout.facts.user_backend import UserBackend, user_backend
+from kvlayout.errors import LayoutError, shown
+from kvlayout.facts.backends import as_backend
+from kvlayout.facts.catalogue import Backend, load
+from kvlayout.facts.user_backend import UserBackend, asking, class_of
 from kvlayout.finding import Finding
 from kvlayout.layout import KVCacheLayout
 from kvlayout.spec import KVCacheSpec
+from kvlayout.spec_io import as_spec
 from kvlayout.versions import NEWEST
 
 _OPTIONAL = {
@@ -18,31 +19,44 @@ _OPTIONAL = {
     "customize_spec": "pages stay as the layers report them",
     "interior": "a page is taken to hold what vLLM's default does",
 }
+_CONTENT = ("num_kv_heads", "head_size", "head_size_v", "dtype")
 
 
 def check_backend(obj: object, specs: Iterable[KVCacheSpec] = (), *, vllm_version: str = NEWEST) -> list[Finding]:
-    """Return what ``obj`` (a class, an object of one, or a Backend) lacks or gets wrong; errors first.
+    """Return what ``obj`` (a class, an object of one, a Backend or a name of one) lacks or gets wrong; errors first.
 
-    ``specs``: pages that it would be handed, as layers report them. Rules: "missing-method", "wrong-answer",
-    "abstract-method", "prototype-layout", "changed-block".
+    ``specs``: pages that it would be handed, as layers report them, ours or vLLM's. Rules: "missing-method",
+    "wrong-answer", "unsteady-answer" (two calls that differ), "abstract-method", "prototype-layout", "changed-block",
+    "changed-content" (a page of other heads or elements than the layer writes). LayoutError for a bad ``specs`` or
+    ``vllm_version`` alone.
     """
-    found = _missing(obj)
-    if any(one.is_error for one in found):
-        return found
+    load(vllm_version)  # refuses an unknown release
+    specs = _checked(specs)
+    found: list[Finding] = []
     try:
-        backend = obj if isinstance(obj, Backend) else user_backend(obj, vllm_version)
+        with asking("backend"):
+            found = [] if isinstance(obj, str) else _missing(obj)
+        if any(one.is_error for one in found):
+            return found
+        backend = as_backend(obj, vllm_version)
     except LayoutError as error:
         return [_wrong(error), *found]
     if isinstance(backend, UserBackend):
         found += _prototypes(backend)
-    for spec in dict.fromkeys(specs):
+    for spec in specs:
         found += _packs(backend, spec)
     told = {(one.rule, one.message): one for one in found}  # several pages may give the same one
     return sorted(told.values(), key=lambda one: not one.is_error)
 
 
+def _checked(specs: object) -> list[KVCacheSpec]:
+    if isinstance(specs, (str, bytes)) or not isinstance(specs, Iterable):
+        raise LayoutError("specs", specs, "must be a list of specs", "Write specs=[spec]")
+    return list(dict.fromkeys(as_spec(one, "specs") for one in specs))
+
+
 def _missing(obj: object) -> list[Finding]:
-    name = getattr(obj, "__name__", type(obj).__name__)
+    name = class_of(obj).__name__
     found = []
     if not callable(getattr(obj, "supported_kv_cache_layouts", None)):
         found.append(Finding("missing-method", "error", f"{name} has no supported_kv_cache_layouts(), so no "
@@ -52,7 +66,7 @@ def _missing(obj: object) -> list[Finding]:
         if not hasattr(obj, method):
             found.append(Finding("missing-method", "note", f"{name} has no {method}(): {instead}.",
                                  {"method": method}))
-    abstract = sorted(getattr(obj, "__abstractmethods__", ()))
+    abstract = sorted(map(str, getattr(obj, "__abstractmethods__", ())))
     if abstract:
         found.append(Finding("abstract-method", "warning", f"{name} leaves {', '.join(abstract)} of its base class "
                              "abstract; the cache doesn't need them, but vLLM will ask.", {"methods": abstract}))
@@ -60,7 +74,7 @@ def _missing(obj: object) -> list[Finding]:
 
 
 def _wrong(error: LayoutError) -> Finding:
-    return Finding("wrong-answer", "error", f"{error.argument}={error.value!r:.80}: {error.rule}.",
+    return Finding("wrong-answer", "error", f"{error.argument}={shown(error.value, 80)}: {error.rule}.",
                    {"argument": error.argument}, None, error.cure)
 
 
@@ -78,16 +92,38 @@ def _packs(backend: Backend, spec: KVCacheSpec) -> list[Finding]:
     """What goes wrong where the backend is handed one page."""
     try:
         packed = backend.customize_spec(spec)
-        backend.get_supported_kernel_block_sizes(packed)
-        backend.interior(packed)
+        questions = {"supported_kv_cache_layouts": _layouts_of(backend),
+                     "get_supported_kernel_block_sizes": lambda: backend.get_supported_kernel_block_sizes(packed),
+                     "customize_spec": lambda: backend.customize_spec(spec),
+                     "interior": lambda: backend.interior(packed)}
+        unsteady = [method for method, ask in questions.items() if ask() != ask()]
     except LayoutError as error:
         return [_wrong(error)]
-    changed = [one.name for one in dataclasses.fields(KVCacheSpec) if one.name == "block_size"
-               and packed.block_size != spec.block_size]
+    return [*(Finding("unsteady-answer", "error", f"{method} of {backend.name} gives two answers to the same "
+                      "question: each layer would get its own.", {"method": method}, None,
+                      "Let it depend on the spec alone")
+              for method in unsteady), *_changes(backend.name, spec, packed)]
+
+
+def _layouts_of(backend: Backend) -> Callable[[], tuple | None]:
+    return backend.declared_layouts if isinstance(backend, UserBackend) else backend.supported_kv_cache_layouts
+
+
+def _changes(name: str, spec: KVCacheSpec, packed: KVCacheSpec) -> list[Finding]:
+    """What a page mustn't become by being repacked."""
+    found = []
+    changed = ["block_size"] if packed.block_size != spec.block_size else []
     if type(packed) is not type(spec):
         changed.append(f"the kind of spec ({type(spec).__name__} to {type(packed).__name__})")
-    if not changed:
-        return []
-    return [Finding("changed-block", "warning", f"customize_spec of {backend.name} changes {' and '.join(changed)}, "
-                    "which the block tables of the layer's group count on.", {"changed": changed}, None,
-                    "Change what a page holds, not how many tokens it is for")]
+    if changed:
+        found.append(Finding("changed-block", "warning", f"customize_spec of {name} changes {' and '.join(changed)}, "
+                             "which the block tables of the layer's group count on.", {"changed": changed}, None,
+                             "Change what a page holds, not how many tokens it is for"))
+    values = {one: (getattr(spec, one), getattr(packed, one)) for one in _CONTENT
+              if hasattr(spec, one) and hasattr(packed, one) and getattr(spec, one) != getattr(packed, one)}
+    if values:
+        said = ", ".join(f"{one} {old} to {new}" for one, (old, new) in values.items())
+        found.append(Finding("changed-content", "warning", f"customize_spec of {name} changes {said}: the page is "
+                             "for other heads or elements than the layer writes.", {"changed": list(values)}, None,
+                             "Say how the same content is packed: num_head_slots, state_content_bytes, an interior"))
+    return found

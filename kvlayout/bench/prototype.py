@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kvlayout.bench.backend_check import check_backend
 from kvlayout.captured import is_captured
-from kvlayout.errors import LayoutError, check_type
+from kvlayout.errors import LayoutError, check_type, shown
 from kvlayout.facts.backends import Backend, as_backend, own_backends
 from kvlayout.facts.models import get_preset, model_from_config
 from kvlayout.facts.user_backend import UserBackend
@@ -138,7 +138,7 @@ class Trial:
 
 
 def try_backend(obj: object, selection: Selection | None = None, *, beside: Iterable[object] = ()) -> Trial:
-    """Return what the resolver and the planning make of a backend, a class or an object as :func:`as_backend` takes.
+    """Return what the resolver and the planning make of a backend, given as :func:`as_backend` takes it.
 
     ``selection``: the model and all other choices; its ``backend`` is left out of account. ``beside``: backends that
     the same worker runs as well (a draft model's, say), by name or class. What is wrong with ``obj`` becomes
@@ -198,7 +198,7 @@ def _with_error(found: Iterable[Finding], rule: str, error: LayoutError | str) -
     if isinstance(error, str):
         made = Finding(rule, "error", error)
     else:
-        made = Finding(rule, "error", f"{error.argument}={error.value!r:.80}: {error.rule}.",
+        made = Finding(rule, "error", f"{error.argument}={shown(error.value, 80)}: {error.rule}.",
                        {"argument": error.argument}, None, error.cure)
     if any(one.is_error and one.message == made.message for one in found):
         return tuple(found)  # told already
@@ -244,7 +244,10 @@ def _plan(backend: Backend, selection: Selection, layout: str | None, found) -> 
 
 def _check_kernel_block(backend: Backend, page: PackedPage, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Where a layout can't be split, vLLM hands out whole blocks without asking whether the kernels take them."""
-    sizes, given = backend.get_supported_kernel_block_sizes(page.packed), page.kernel_block_size
+    try:
+        sizes, given = backend.get_supported_kernel_block_sizes(page.packed), page.kernel_block_size
+    except LayoutError as error:  # it isn't asked for the plan of a layout that is never split
+        return _with_error(found, "wrong-answer", error)
     if any(given % size.base == 0 if isinstance(size, MultipleOf) else given == size for size in sizes):
         return found
     taken = ", ".join(f"multiples of {size.base}" if isinstance(size, MultipleOf) else str(size) for size in sizes)

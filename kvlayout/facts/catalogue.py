@@ -178,9 +178,14 @@ class Backend:
         return [int(spec.tokens_per_state) * rows for rows in ((64,) if self.machine.cuda_major == 12 else (32, 64))]
 
 
-@cache
 def load(vllm_version: str) -> dict[str, Backend]:
     """Return {name: Backend} of a release, sorted by name. Shared: don't change it."""
+    at_least(vllm_version, NEWEST)  # refuses an unknown release, also one that no cache could look up
+    return _backends(vllm_version)
+
+
+@cache
+def _backends(vllm_version: str) -> dict[str, Backend]:
     listed = _read(vllm_version)["backends"]
     return {name: _backend(name, vllm_version, facts) for name, facts in listed.items()}
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from kvlayout.errors import LayoutError
+from kvlayout.errors import LayoutError, check_type, raised
 from kvlayout.facts.catalogue import Backend, load
 from kvlayout.facts.repack import RULES
 from kvlayout.interior import Interior
@@ -49,23 +51,24 @@ class UserBackend(Backend):
         LayoutError unless it is None or a tuple of different layouts.
         """
         argument = f"supported_kv_cache_layouts of {self.name}"
-        declared = _call(argument, self.asked.supported_kv_cache_layouts)
-        if declared is None:
-            return None
-        if not isinstance(declared, (tuple, list)) or not declared:
-            raise LayoutError(argument, declared, "must be None, or a tuple of layouts, most preferred first",
-                              "Return None where the kernels take any layout")
-        layouts = tuple(_order(argument, layout) for layout in declared)
-        if len(set(layouts)) != len(layouts):
-            raise LayoutError(argument, declared, "names a layout twice")
-        return layouts
+        with asking(argument):
+            declared = self.asked.supported_kv_cache_layouts()
+            if declared is None:
+                return None
+            if not isinstance(declared, (tuple, list)) or not declared:
+                raise LayoutError(argument, declared, "must be None, or a tuple of layouts, most preferred first",
+                                  "Return None where the kernels take any layout")
+            layouts = tuple(_order(argument, layout) for layout in declared)
+            if len(set(layouts)) != len(layouts):
+                raise LayoutError(argument, declared, "names a layout twice")
+            return layouts
 
     def get_supported_kernel_block_sizes(self, spec: KVCacheSpec | None = None) -> list[int | MultipleOf]:
         """Return what the class takes; any size, as vLLM's base class, if it doesn't say."""
-        if not hasattr(self.asked, "get_supported_kernel_block_sizes"):
-            return [MultipleOf(1)]
-        return _call(f"get_supported_kernel_block_sizes of {self.name}",
-                     lambda: list(supported_kernel_block_sizes(self.asked, spec)))
+        with asking(f"get_supported_kernel_block_sizes of {self.name}"):
+            if not hasattr(self.asked, "get_supported_kernel_block_sizes"):
+                return [MultipleOf(1)]
+            return list(supported_kernel_block_sizes(self.asked, spec))
 
     def supports(self, method: str, value: object) -> bool:
         """Return what a ``supports_...`` method of the class says to a value."""
@@ -74,7 +77,9 @@ class UserBackend(Backend):
     def customize_spec(self, spec: KVCacheSpec) -> KVCacheSpec:
         """Return the spec as the class repacks it: by our rule where vLLM defines the method, else by its own."""
         spec = as_spec(spec)
-        method = getattr(self.asked, "customize_spec", None)
+        argument = f"customize_spec of {self.name}"
+        with asking(argument):
+            method = getattr(self.asked, "customize_spec", None)
         if method is None:
             return spec
         definer = _definer(self.asked, "customize_spec")
@@ -85,49 +90,67 @@ class UserBackend(Backend):
         if _is_vllm(definer):
             raise LayoutError("backend", self.name, f"is repacked by {definer}, which no rule here reproduces",
                               "Use a release that is recorded, or give the class a customize_spec of its own")
-        argument = f"customize_spec of {self.name}"
-        customised = _call(argument, lambda: method(spec))
-        if not dataclasses.is_dataclass(customised):
-            raise LayoutError(argument, customised, "must return a spec", "Return it unchanged if the page stays")
-        return as_spec(customised, argument)
+        with asking(argument):
+            customised = method(spec)
+            if not dataclasses.is_dataclass(customised):
+                raise LayoutError(argument, customised, "must return a spec", "Return it unchanged if the page stays")
+            return as_spec(customised, argument)
 
     def interior(self, spec: KVCacheSpec, layout: KVCacheLayout | None = None) -> Interior | None:
         """Return the interior that the class declares for ``spec``, checked; else that of its vLLM base, or None."""
-        if not hasattr(self.asked, "interior"):
-            return super().interior(spec, layout)
-        argument = f"interior of {self.name}"
-        declared = _call(argument, lambda: self.asked.interior(as_spec(spec)))
-        if declared is None:
-            return None
-        if not isinstance(declared, Interior):
-            raise LayoutError(argument, declared, "must be a kvlayout Interior or None")
-        return declared.check(as_spec(spec))
+        argument, spec = f"interior of {self.name}", as_spec(spec)
+        with asking(argument):
+            if hasattr(self.asked, "interior"):
+                declared = self.asked.interior(spec)
+                if declared is None:
+                    return None
+                if not isinstance(declared, Interior):
+                    raise LayoutError(argument, declared, "must be a kvlayout Interior or None")
+                return declared.check(spec)
+        return super().interior(spec, layout)
 
 
 def user_backend(obj: object, vllm_version: str) -> UserBackend:
-    """Return ``obj`` (a class or an object of one) as a backend, its declarations checked."""
-    kind = obj if isinstance(obj, type) else type(obj)
+    """Return ``obj`` (a class or an object of one) as a backend, its declarations checked.
+
+    LayoutError for whatever is wrong with it, also where it raises as it is looked at.
+    """
+    listed = load(vllm_version)  # refuses an unknown release
+    with asking("backend"):
+        return _user_backend(obj, vllm_version, {one.class_path: one for one in listed.values()})
+
+
+def class_of(obj: object) -> type:
+    """Return ``obj`` if it is a class, else its class."""
+    return obj if isinstance(obj, type) else type(obj)
+
+
+def _user_backend(obj: object, vllm_version: str, listed: dict[str, Backend]) -> UserBackend:
+    kind = class_of(obj)
     if not hasattr(obj, "supported_kv_cache_layouts"):
         raise LayoutError("backend", obj, "has no supported_kv_cache_layouts()",
                           "Give a class with that method (None: any layout), a Backend, or a backend's name")
     path = f"{kind.__module__}.{kind.__qualname__}"
-    listed = {one.class_path: one for one in load(vllm_version).values()}
     line = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
     recorded = next((listed[base] for base in line if base in listed), None)
     facts = {} if recorded is None else {f.name: getattr(recorded, f.name) for f in dataclasses.fields(Backend)}
     own_name = getattr(obj, "get_name", None)
     name = kind.__name__ if recorded is None or path != recorded.class_path else recorded.name
     definer = _definer(obj, "customize_spec")
+    with asking(f"get_name of {name}"):
+        vllm_name = own_name() if own_name else name
+    check_type(f"get_name() of {name}", vllm_name, str)
     facts |= {
         "name": name, "class_path": path, "vllm_version": vllm_version, "from_source": False,
         "parts": facts.get("parts", ()) if recorded is not None and path == recorded.class_path else (),
-        "vllm_name": _call(f"get_name of {name}", own_name) if own_name else name,
+        "vllm_name": vllm_name,
         "repacked_by": definer if definer and _is_vllm(definer) and definer.rpartition(".")[2] in RULES else None,
         "bases": tuple(filter(_is_vllm, line[1:])), "layout_branches": (), "kernel_block_branches": (),
     }
     for kept in ("is_mla", "is_sparse", "is_ssm"):
-        if hasattr(obj, kept):
-            facts[kept] = bool(_call(f"{kept} of {name}", getattr(obj, kept)))
+        with asking(f"{kept} of {name}"):
+            if hasattr(obj, kept):
+                facts[kept] = bool(getattr(obj, kept)())
     backend = UserBackend(**facts, asked=obj)
     layouts = backend.declared_layouts()
     return replace(backend, layouts=layouts and tuple(layout.name for layout in layouts),
@@ -138,26 +161,27 @@ def _order(argument: str, layout: object) -> KVCacheLayout | PhysicalLayout:
     """The layout that a class names: vLLM's, or any other order of the axes; no alias and no lower case."""
     if isinstance(layout, str) and (layout in LAYOUT_ALIASES or sorted(layout) != sorted(AXES)):
         raise LayoutError(argument, layout, "is not a layout of vLLM, nor an order of the axes L, B, H, N, C",
-                          f"Return KVCacheLayout members or their names: {', '.join(KVCacheLayout.__members__)}")
+                          f"Return {', '.join(KVCacheLayout.__members__)}, or for a prototype any other order of "
+                          "these letters")
     found = as_layout(layout, argument)
     return KVCacheLayout.__members__.get(found.name, found)
 
 
-def _call(argument: str, function):
-    """Call the user's code; whatever it raises is its fault, and said so."""
+@contextmanager
+def asking(argument: str) -> Iterator[None]:
+    """Turn whatever the user's class raises inside, also the end of the process, into a LayoutError that says so."""
     try:
-        return function()
-    except LayoutError:
+        yield
+    except (LayoutError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise LayoutError(argument, f"{type(error).__name__}: {error}", "failed when it was asked",
+    except BaseException as error:
+        raise LayoutError(argument, raised(error), "failed when it was asked",
                           "Mend the class, or make the method a classmethod") from error
 
 
 def _definer(obj: object, method: str) -> str | None:
     """The dotted path of the class that defines a method."""
-    kind = obj if isinstance(obj, type) else type(obj)
-    owner = next((base for base in kind.__mro__ if method in vars(base)), None)
+    owner = next((base for base in class_of(obj).__mro__ if method in vars(base)), None)
     return owner and f"{owner.__module__}.{owner.__qualname__}"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kvlayout.bench.backend_check import check_backend
+from kvlayout.bench.together import check_kernel_blocks
 from kvlayout.captured import is_captured
 from kvlayout.errors import LayoutError, check_type, shown
 from kvlayout.facts.backends import Backend, as_backend, own_backends
@@ -180,6 +181,9 @@ def try_backend(obj: object, selection: Selection | None = None, *, beside: Iter
     pages = () if plan is None else _pages(plan, backend.name)
     for page in pages:
         found = _check_kernel_block(backend, page, found)
+    if plan is not None:
+        strangers = [one for one in others if one.name != backend.name]
+        found = (*found, *check_kernel_blocks(plan, backend.name, strangers))
     forced = plan is not None and (selection.layout is not None or resolved is None)
     return Trial(backend, tuple(found), alone, together, plan, pages, forced)
 

@@ -75,6 +75,23 @@ def test_nothing_in_common():
     assert trial.alone.layout == "BLNHC" == trial.plan.layout.name  # the page is shown as it would be alone
 
 
+@pytest.mark.parametrize(("sizes", "beside", "layout", "rule", "told"), [
+    ((32,), (48,), "LBNHC", "no-kernel-block-together", "no divisor that every backend takes"),
+    ((32,), (32, 16), "LBNHC", None, ""),
+    ((MultipleOf(16),), (16,), "LBNHC", "kernel-block-together", "kernel blocks of 16 tokens, not of 64"),
+    ((64,), (16,), "BLNHC", "no-kernel-block-together", "blocks of 64 tokens are handed to Beside too"),
+    ((64,), (MultipleOf(16),), "BLNHC", None, "")], ids=["none", "same", "smaller", "whole", "whole taken"])
+def test_kernel_blocks_together(sizes, beside, layout, rule, told):
+    mine = type("Mine", (PrototypeBackend,), {"layouts": (layout,), "kernel_block_sizes": sizes})
+    other = type("Beside", (PrototypeBackend,), {"layouts": (layout,), "kernel_block_sizes": beside})
+    trial = try_backend(mine, replace(QWEN, block_size=64), beside=[other])
+    found = [one for one in trial.findings if one.rule.endswith("kernel-block-together")]
+    assert trial.ok and [one.rule for one in found] == ([] if rule is None else [rule])
+    assert all(told in one.message and "Where layers of Beside share a group" in one.message for one in found)
+    assert try_backend(mine, replace(QWEN, block_size=64)).findings == tuple(
+        one for one in trial.findings if one not in found)
+
+
 def test_the_models_other_layers_have_a_say():
     trial = try_backend(Mine, kv.Selection(model="gemma3-hybrid-tiny", num_blocks=8))
     assert trial.ok and {page.layers for page in trial.pages} == {

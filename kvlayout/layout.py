@@ -148,9 +148,10 @@ def as_layout(layout: object, argument: str = "layout") -> KVCacheLayout | Physi
 def plugin_layouts() -> dict[str, KVCacheLayout | PhysicalLayout]:
     """Return {name: the order that it stands for} of what plugins register. Shared: don't change it."""
     def refuse(name: str) -> str:
-        taken = name in KVCacheLayout.__members__ or name in LAYOUT_ALIASES
-        return f"{name} is a layout of vLLM" if taken else (
-            f"{name} is itself an order of the axes" if sorted(name) == sorted(AXES) else "")
+        upper = name.upper()
+        taken = upper in KVCacheLayout.__members__ or upper in LAYOUT_ALIASES
+        return f"{upper} is a layout of vLLM" if taken else (
+            f"{upper} is itself an order of the axes" if sorted(upper) == sorted(AXES) else "")
 
     def make(plugin: Plugin) -> KVCacheLayout | PhysicalLayout:
         order = plugin.value if isinstance(plugin.value, _AxisOrder) else PhysicalLayout(plugin.value)

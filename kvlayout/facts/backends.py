@@ -31,8 +31,11 @@ def backends(vllm_version: str = NEWEST) -> dict[str, Backend]:
 def plugin_backends(vllm_version: str = NEWEST) -> dict[str, UserBackend]:
     """Return {name: Backend} of what plugins register, as they answer for a release. Shared: don't change it."""
     def refuse(name: str) -> str:
-        known = next((one for one in reversed(VLLM_VERSIONS) if name in load(one) or name in placeholders(one)), None)
-        return f"vLLM {known} has a backend {name}" if known else ""
+        for known in reversed(VLLM_VERSIONS):
+            for one in (*load(known), *placeholders(known)):
+                if one.lower() == name.lower():
+                    return f"vLLM {known} has a backend {one}"
+        return ""
 
     def make(plugin: Plugin) -> UserBackend:
         return replace(user_backend(plugin.value, vllm_version), name=plugin.name, plugin=plugin.package)

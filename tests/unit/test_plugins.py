@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ build-backend = "setuptools.build_meta"
 name = "zeta-kv"
 version = "0.1"
 [project.entry-points."kvlayout.layouts"]
-ACME_ROWS = "zeta_kv:LAYOUT"
+acme_rows = "zeta_kv:LAYOUT"
 ZETA = "zeta_kv:LAYOUT"
 [tool.setuptools]
 py-modules = ["zeta_kv"]
@@ -116,13 +117,19 @@ print(json.dumps({one.numbers["kind"] + " " + one.numbers["name"] + " " + one.nu
         "backends ACME_ODD": "has no supported_kv_cache_layouts()",
         "backends ACME_GONE": "AttributeError: module 'acme_kv' has no attribute 'Gone'",
         "backends FLASH_ATTN": "its name is taken: vLLM 0.33.0 has a backend FLASH_ATTN",
+        "backends ACME_MUTE": "leaves out ACME_MUTE (acme_kv.mute:Backend): Mute.",
+        "backends ACME_DIRECT": "Direct: direct",
+        "backends flashinfer": "its name is taken: vLLM 0.33.0 has a backend FLASHINFER",
+        "layouts hnd": "its name is taken: HND is a layout of vLLM",
+        "layouts Lbnhc": "its name is taken: LBNHC is a layout of vLLM",
+        "layouts cblnh": "its name is taken: CBLNH is itself an order of the axes",
         "layouts ACME_WRONG": "must name each of the axes L, B, H, N, C exactly once",
         "layouts NHD": "its name is taken: NHD is a layout of vLLM",
         "layouts HBLNC": "its name is taken: HBLNC is itself an order of the axes",
         "models acme/Unknown": "isn't a model type that can be read",
         "models qwen/qwen3-0.6b": "its name is taken: Qwen/Qwen3-0.6B is a preset",
     }
-    second = found.pop("layouts ACME_ROWS zeta-kv 0.1")
+    second = found.pop("layouts acme_rows zeta-kv 0.1")
     assert second[:2] == ["plugin-name", "warning"] and "another package registers ACME_ROWS too" in second[2]
     assert set(found) == {f"{name} acme-kv 1.5" for name in expected}
     for name, part in expected.items():
@@ -130,7 +137,32 @@ print(json.dumps({one.numbers["kind"] + " " + one.numbers["name"] + " " + one.nu
         assert severity == "warning" and part in message and "acme-kv 1.5" in message
         assert rule == ("plugin-name" if "its name is taken" in part else "plugin-broken")
         assert message in told  # as a warning too
-    assert told.count("PluginWarning: ") == 11
+    assert told.count("PluginWarning: ") == len(expected) + 1
+
+
+def test_a_list_that_cannot_be_read_is_named_and_stops_nothing(run, tmp_path):
+    for name, listed in (("torn", "[kvlayout.layouts]\nTORN\n"), ("other", "[console_scripts]\nOTHER\n")):
+        folder = tmp_path / f"{name}-0.1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+        (folder / "entry_points.txt").write_text(listed)
+    (tmp_path / "empty-1.dist-info").mkdir()
+    shutil.copytree(tmp_path / "torn-0.1.dist-info", tmp_path / "bytes-0.1.dist-info")
+    (tmp_path / "bytes-0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: bytes\nVersion: 0.1\n")
+    (tmp_path / "bytes-0.1.dist-info" / "entry_points.txt").write_bytes(b"\xff\xfe")
+    found, _ = run(f"""
+import json, sys
+sys.path.insert(0, {str(tmp_path)!r})
+import kvlayout as kv
+print(json.dumps([kv.plugins.registered(), [str(one) for one in kv.plugins.plugin_findings()
+                                            if "acme" not in one.message and "zeta" not in one.message]]))
+""", "-W", "ignore")
+    registered, told = found
+    assert registered["layouts"] == ["ACME_ROWS", "ACME_SAME", "ZETA"] and "ACME_FLAT" in registered["backends"]
+    named = [re.search(r"kvlayout.(\w+) of (.+) leaves out all \(entry_points.txt\): its list can't be read", one)
+             for one in told]
+    assert [one.groups() for one in named] == [
+        ("backends", "bytes 0.1"), ("layouts", "bytes 0.1"), ("layouts", "torn 0.1"), ("models", "bytes 0.1")]
 
 
 def test_the_explorer_offers_them(run):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from kvlayout.errors import LayoutError, shown
 from kvlayout.facts.backends import as_backend
 from kvlayout.facts.catalogue import Backend, load
-from kvlayout.facts.user_backend import UserBackend, asking, class_of
+from kvlayout.facts.user_backend import UserBackend, asking, name_of
 from kvlayout.finding import Finding
 from kvlayout.layout import KVCacheLayout
 from kvlayout.spec import KVCacheSpec
@@ -56,7 +56,7 @@ def _checked(specs: object) -> list[KVCacheSpec]:
 
 
 def _missing(obj: object) -> list[Finding]:
-    name = class_of(obj).__name__
+    name = name_of(obj)
     found = []
     if not callable(getattr(obj, "supported_kv_cache_layouts", None)):
         found.append(Finding("missing-method", "error", f"{name} has no supported_kv_cache_layouts(), so no "

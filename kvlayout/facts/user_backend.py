@@ -125,6 +125,11 @@ def class_of(obj: object) -> type:
     return obj if isinstance(obj, type) else type(obj)
 
 
+def name_of(obj: object) -> str:
+    """Return the name of an object's class, whatever its attributes or its metaclass do: it needn't be a backend."""
+    return type.__dict__["__name__"].__get__(class_of(obj))
+
+
 def _user_backend(obj: object, vllm_version: str, listed: dict[str, Backend]) -> UserBackend:
     kind = class_of(obj)
     if not hasattr(obj, "supported_kv_cache_layouts"):

@@ -11,6 +11,7 @@ import kvlayout as kv
 from kvlayout.bench import PrototypeBackend, check_backend, try_backend
 from kvlayout.errors import LayoutError
 from kvlayout.interior import Field, Interior
+from tests.hostile_backends import HOSTILE
 
 QWEN = kv.Selection(num_blocks=8)
 SPEC = kv.FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")
@@ -118,36 +119,7 @@ def test_an_interrupt_is_no_finding():
         try_backend(odd, QWEN)
 
 
-class BadRepr:
-    def __repr__(self):
-        raise RuntimeError("no repr")
-
-
-class Nameless:
-    @property
-    def __name__(self):
-        raise RuntimeError("no name")
-
-
-class Closed:
-    def __getattr__(self, name):
-        raise RuntimeError(f"no {name}")
-
-
-class OddMeta(type):
-    @property
-    def __name__(cls):
-        raise RuntimeError("no name")
-
-
-@pytest.mark.parametrize("odd", [
-    type("Odd", (PrototypeBackend,), {"__abstractmethods__": 5}), Nameless(), Closed(), BadRepr(),
-    OddMeta("Odd", (PrototypeBackend,), {}), type("Odd", (PrototypeBackend,), {"layouts": (BadRepr(),)}),
-    type("Odd", (PrototypeBackend,), {"layouts": [[]]}), type("Odd", (PrototypeBackend,), {"get_name": lambda: 5}),
-    type("Odd", (PrototypeBackend,), {"kernel_block_sizes": (BadRepr(),)}),
-    type("Odd", (PrototypeBackend,), {"interior": classmethod(lambda cls, spec: BadRepr())}),
-    type("Odd", (PrototypeBackend,), {"customize_spec": classmethod(lambda cls, spec: BadRepr())}),
-], ids=["abstract", "name", "getattr", "repr", "meta", "layout", "list", "get_name", "size", "interior", "spec"])
+@pytest.mark.parametrize("odd", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_objects_are_findings(odd):
     trial = try_backend(odd, QWEN)
     assert not trial.ok and trial.findings[0].rule in ("wrong-answer", "missing-method")

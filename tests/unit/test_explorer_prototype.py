@@ -9,6 +9,7 @@ import kvlayout as kv
 from kvlayout.bench import PrototypeBackend, try_backend
 from kvlayout.facts.backends import get_backend
 from kvlayout_widgets import Explorer
+from tests.hostile_backends import HOSTILE
 from tests.unit.bench_tab import QWEN, is_fine, opened, plain, rows_of
 
 
@@ -105,6 +106,27 @@ def test_a_broken_backend_is_a_finding_not_a_traceback(methods):
     shown, panel = opened("Prototype", [type("Odd", (Mine,), methods)], block_size=16)
     assert not panel.trial.ok and "✗ error" in plain(panel.text.value) and is_fine(shown)
     assert "<script" not in panel.text.value and "Traceback" not in panel.text.value
+
+
+@pytest.mark.parametrize("odd", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_object_is_a_finding_and_the_explorer_opens(odd):
+    shown, panel = opened("Prototype", [odd, Mine])
+    assert is_fine(shown)
+    panel.backend.value = next(value for text, value in panel.backend.options
+                               if "(yours" in text and not text.startswith("Mine"))
+    assert not panel.trial.ok and "✗ error" in plain(panel.text.value) and panel.complaint.value == ""
+    assert is_fine(shown) and "Traceback" not in panel.text.value
+
+
+def test_block_sizes_that_raise_for_a_spec_are_told_and_the_page_shown():
+    def ask(cls, spec=None):
+        if spec is not None:
+            raise RuntimeError("<b>no")
+        return [16]
+    odd = type("Odd", (Mine,), {"get_supported_kernel_block_sizes": classmethod(ask)})
+    shown, panel = opened("Prototype", [odd])
+    assert "RuntimeError: <b>no" in plain(panel.text.value) and "<b>no" not in panel.text.value
+    assert panel.trial.pages and panel.complaint.value == "" and is_fine(shown)
 
 
 def test_what_is_no_backend_yet_opens_beside_one_that_is():

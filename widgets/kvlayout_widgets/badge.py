@@ -11,6 +11,7 @@ from weakref import WeakSet
 import ipywidgets as widgets
 
 from kvlayout.errors import LayoutError
+from kvlayout.facts.user_backend import name_of
 from kvlayout.plan import Plan
 from kvlayout.upstream.background import Judge
 from kvlayout.upstream.verdict import Verdict, reproducer
@@ -61,7 +62,7 @@ class Badge:
         self.show()
 
     def _is_own(self, plan: Plan) -> bool:
-        return any(getattr(one, "__name__", None) == plan.selection.backend for one in self.state.backends)
+        return any(name_of(one) == plan.selection.backend for one in self.state.backends)
 
     @property
     def is_waiting(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import ipywidgets as widgets
 
 from kvlayout.captured import captured_selection, is_captured
-from kvlayout.errors import LayoutError
+from kvlayout.errors import LayoutError, raised
 from kvlayout.facts.backends import own_backends
 from kvlayout.landing import Landing
 from kvlayout.plan import DEFAULT_NUM_BLOCKS, Plan
@@ -211,7 +211,7 @@ class Explorer:
         self.act(lambda: None)
 
     def _report(self, error: Exception) -> None:
-        self._message = str(error) if isinstance(error, LayoutError) else f"{type(error).__name__}: {error}"
+        self._message = str(error) if isinstance(error, LayoutError) else raised(error)
         if not isinstance(error, LayoutError):
             self.widget.log.error("the explorer failed", exc_info=error)
 

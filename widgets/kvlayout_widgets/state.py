@@ -12,7 +12,7 @@ from weakref import WeakSet
 import traitlets
 
 from kvlayout.captured import is_captured, settled
-from kvlayout.errors import LayoutError
+from kvlayout.errors import LayoutError, raised
 from kvlayout.facts.backends import as_backend
 from kvlayout.landing import Landing
 from kvlayout.memory.cache import KVCache, allocate_kv_cache
@@ -82,7 +82,7 @@ class State(traitlets.HasTraits):
             self.problem = error
             return False
         except Exception as error:  # whatever it is, the user must see that the picture isn't these choices'
-            self.problem = LayoutError("selection", choices, f"can't be planned: {type(error).__name__}: {error}")
+            self.problem = LayoutError("selection", choices, f"can't be planned: {raised(error)}")
             self.problem.__cause__ = error
             return False
         if selection.layout is None:

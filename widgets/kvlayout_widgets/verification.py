@@ -7,7 +7,7 @@ import time
 
 import ipywidgets as widgets
 
-from kvlayout.errors import LayoutError
+from kvlayout.errors import LayoutError, raised
 from kvlayout.memory.cache import KVCache
 from kvlayout.memory.probe import verify
 from kvlayout.proof import Report
@@ -96,7 +96,7 @@ class Verification:
         except _Stopped:
             self.text.value = paragraph("Stopped: nothing is proven, and the cache holds zeros again.", "warn")
         except Exception as error:  # in a thread nobody else would see it
-            said = str(error) if isinstance(error, LayoutError) else f"{type(error).__name__}: {error}"
+            said = str(error) if isinstance(error, LayoutError) else raised(error)
             self._result = f"✗ {said}"
             self.say()
         finally:

@@ -10,6 +10,7 @@ import ipywidgets as widgets
 from kvlayout.bench import PackedPage, Trial, Verdict, try_backend
 from kvlayout.errors import LayoutError
 from kvlayout.facts.backends import as_backend, get_backend
+from kvlayout.facts.user_backend import name_of
 from kvlayout.plan import Plan
 from kvlayout.selection import Selection
 from kvlayout_widgets.catalogue import backend_options
@@ -104,7 +105,7 @@ class PrototypePanel(TextTab):
         version = self.state.choices["vllm_version"]
         usable = [(f"{as_backend(one, version).name} (yours)", f"{_OWN}{index}")
                   for index, one in enumerate(self.state.backends)]
-        broken = [(f"{getattr(one, '__name__', type(one).__name__)} (yours, ✗)", f"{_OWN}{index}")
+        broken = [(f"{name_of(one)} (yours, ✗)", f"{_OWN}{index}")
                   for index, (one, _) in enumerate(self.state.broken, len(usable))]
         usable += [(text, name) for text, name in backend_options(version) if name is not None]
 

@@ -82,8 +82,12 @@ def cache_size(values: dict, subject: Subject) -> Answer:
                       f"{longest:,} tokens) = {tokens:,} ({longest:,} {source}).")
     ranks = next((n for n in _RANKS if ours and tokens == ours * n), None)
     if ranks:
-        return Answer(name, said, f"{ours:,} tokens", DIFFERS, f"It is {ranks} times ours: {ranks} context-parallel "
-                      f"ranks of {ours:,} tokens each would give it.")
+        blocks = tokens // smallest * groups
+        wrong = _too_much(subject, blocks)
+        sharded = f"{ranks} context-parallel ranks of {ours:,} tokens each"
+        how = f"{sharded} would give it; on one rank, {wrong}" if wrong else \
+            f"a pool of {blocks:,} blocks would give it, or {sharded}"
+        return Answer(name, said, f"{ours:,} tokens", DIFFERS, f"It is {ranks} times ours: {how}.")
     if tokens % smallest == 0 and groups == 1:
         return _blocks_answer(subject, name, said, tokens // smallest,
                               f"{tokens:,} / {smallest} tokens a block = {tokens // smallest:,} blocks")

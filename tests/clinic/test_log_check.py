@@ -116,7 +116,11 @@ def test_a_plan_its_config_and_its_map_say_the_same(line):
     (LAYOUT, plan(backend="FLASHINFER", layout="LBNHC"), "HND (LBHNC) could be, but here it is LBNHC."),
     (REGISTERED, plan(num_blocks=64, tp_size=8), "the line has 111,680 blocks, ours 64."),
     ("# GPU blocks: 27,000, # CPU blocks: 512", DENSE, "The line says 27,000 blocks; ours has 64."),
-    ("GPU KV cache size: 4,096 tokens", DENSE, "4 times ours: 4 context-parallel ranks of 1,024 tokens each"),
+    ("GPU KV cache size: 4,096 tokens", DENSE, "4 times ours: a pool of 256 blocks would give it, or 4 "
+     "context-parallel ranks of 1,024 tokens each."),
+    ("GPU KV cache size: 4,672 tokens", plan(available_memory=128 << 20), "4 times ours: 4 context-parallel ranks of "
+     "1,168 tokens each would give it; on one rank, 292 blocks × 1,835,008 bytes = 535,822,336 bytes, more than the "
+     "selection's 134,217,728."),
     (ELIDED, DENSE, "(5 pages of one layer, 65,536 bytes each)"),
 ])
 def test_a_line_that_differs(line, subject, why):

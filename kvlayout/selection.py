@@ -25,7 +25,8 @@ class Selection:
         model: a preset's name, a Hugging Face config.json as a dict, or a captured config (see ``kvlayout.captured``)
         tp_size, pp_size, pp_rank: tensor-parallel size; pipeline stages and which of them is planned
         kv_cache_dtype: vLLM's ``--kv-cache-dtype``: "auto", "fp8", "int8_per_token_head" ...
-        backend: an attention backend's name; None picks a common one for the model (see ``facts.backends``)
+        backend: an attention backend's name; None picks what vLLM takes for the model on a Hopper GPU, whatever
+            ``machine`` says
         layout: a layout's name to force, unchecked, as a value already on vLLM's cache_config would; any order of the
             letters LBHNC, vLLM's or not; None resolves
         requested: the value of VLLM_KV_CACHE_LAYOUT; must be a candidate

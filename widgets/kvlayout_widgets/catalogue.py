@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kvlayout.captured import is_captured
 from kvlayout.facts.backends import as_backend, backends
 from kvlayout.facts.connectors import connector_names
 from kvlayout.facts.machine import Machine
 from kvlayout.facts.models import presets
 from kvlayout.layout import LAYOUT_ALIASES, KVCacheLayout, all_layouts, plugin_layouts
+from kvlayout.plan import Plan
 from kvlayout.resolve import Resolution, Step
 
 FROM_CONFIG = "config.json"
@@ -75,6 +77,19 @@ def machine_name(machine: dict) -> str:
     """Return what the machine with these fields is called here, or else its fields."""
     given = Machine(**machine)
     return next((name for name, one in MACHINES.items() if one == given), str(given))
+
+
+def platform_note(plan: Plan) -> str:
+    """Return that a plan's backends don't run on its machine's platform, as far as that is recorded; or ""."""
+    selection, here = plan.selection, plan.selection.machine.platform
+    away = {one.name: one.platforms for one in plan.backends.values()
+            if "any" not in one.platforms and here not in one.platforms}
+    if not away or is_captured(selection.model):
+        return ""
+    name, platforms = next(iter(away.items()))
+    said = name if selection.backend else f"auto is {name}, as on a Hopper GPU; it"
+    return (f"{said} runs on {', '.join(platforms)}, not on {here}, the machine below. Bench, Backends lists what "
+            "does.")
 
 
 def layout_options(resolution: Resolution | None, refusals: dict[str, str], forced: str | None = None) -> Options:

@@ -83,6 +83,8 @@ class Controls:
             control.disable(captured and not set(control.arguments) <= set(OPEN))
             control.refuse(str(self.state.problem) if control is blamed else "")
         self.by_argument["model"].note(capture_note(self.state.choices["model"]))
+        plan = None if self.state.problem else self.state.plan
+        self.by_argument["backend"].note(catalogue.platform_note(plan) if plan else "")
         self._explain_layout()
 
     def _offer(self) -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from kvlayout.bench.shapes import Case
+from kvlayout.bench.case import Case
 from kvlayout.geometry import layer_views
 
 

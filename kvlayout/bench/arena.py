@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from kvlayout.bench.case import Case
 from kvlayout.bench.codes import Codes
 from kvlayout.bench.holes import Holes
-from kvlayout.bench.shapes import Case
 from kvlayout.dtypes import dtype_size_bytes
 from kvlayout.memory.cache import KVCache
 from kvlayout.memory.device import memory_info
@@ -44,7 +44,7 @@ class Arena:
         self.first = first_byte // item
         self.cache = KVCache(memory[first_byte:first_byte + case.address_map.size_bytes], case.address_map)
         self.view = self.cache.views[case.layer]
-        self._elements = memory.view(torch.from_numpy(np.empty(0, codes.dtype)).dtype)
+        self._elements = memory.view(integer_type(codes.dtype))
         # NumPy works on a CPU's memory without waiting for torch's threads, which on a busy machine takes long.
         self._host = self._elements.numpy() if memory.device.type == "cpu" else None
 
@@ -100,6 +100,11 @@ class Arena:
         return places if isinstance(places, slice) else torch.from_numpy(places).to(self._elements.device)
 
 
+def integer_type(kind: np.dtype) -> torch.dtype:
+    """Return torch's dtype of a NumPy integer type."""
+    return torch.from_numpy(np.empty(0, kind)).dtype
+
+
 def sorted_once(places: np.ndarray) -> np.ndarray:
     """Return the places in order, each once."""
     places = np.sort(places)  # np.unique hashes, which takes several times as long
@@ -141,13 +146,13 @@ def far_arena(case: Case, device: torch.device, count: int) -> Iterator[Arena | 
     whole, codes, holes = room + _aligned(size) + _ALIGNMENT_BYTES, Codes(item, count), None
     if device.type != "cpu":
         if free < 2 * whole:
-            yield f"{2 * whole:,} bytes are needed for it on {device}, and {free:,} are free"
+            yield f"{2 * whole:,} bytes must be free on {device}, in case the kernel copies its cache; {free:,} are"
             return
         memory = torch.zeros(whole, dtype=torch.int8, device=device)
     else:
         # Only what is touched is taken; but a kernel that copies its cache needs as much as the cache has.
         if free < 2 * size:
-            yield f"a kernel may copy its cache of {size:,} bytes, and {free:,} are free"
+            yield f"{2 * size:,} bytes must be free, in case the kernel copies its cache; {free:,} are"
             return
         try:
             holes = Holes(whole)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from kvlayout.address import AddressMap
+from kvlayout.bench.case import Case
 from kvlayout.bench.observation import NOWHERE, OLD, Observation
-from kvlayout.bench.shapes import Case
 from kvlayout.dtypes import dtype_size_bytes
 
 WRITE_FAULTS = ("raised", "input-changed", "not-written", "written-elsewhere", "wrong-value", "ignored-token-written",
@@ -81,17 +81,26 @@ def case_fault(case: Case, kind: str, message: str) -> Fault:
     return Fault(kind, case.number, case.layout.name, case.shape, {}, None, None, message)
 
 
-def raised(case: Case, error: Exception) -> Fault:
+def raised(case: Case, error: BaseException) -> Fault:
     """Return the fault of a kernel that raised: the error's first line, and where in the kernel's own code."""
-    lines = str(error).strip().splitlines() or ["without a message"]
-    where = traceback.extract_tb(error.__traceback__)[1:]  # the first frame is the bench's own call
+    try:
+        lines = str(error).strip().splitlines() or ["without a message"]
+    except Exception:  # an error may have a __str__ of its own
+        lines = ["with a message that can't be shown"]
+    where = traceback.extract_tb(error.__traceback__)[2:]  # the first frames are the bench's own
     place = f" ({Path(where[0].filename).name}, line {where[0].lineno})" if where else ""
     return case_fault(case, "raised", f"{type(error).__name__}: {lines[0][:300]}{place}")
 
 
-def input_changed(case: Case, given: dict[str, torch.Tensor], before: dict[str, torch.Tensor]) -> Fault | None:
-    """Return the fault of a kernel that changed what it was given to read, {name: tensor}; else None."""
+def input_changed(case: Case, given: dict[str, torch.Tensor], before: dict[str, torch.Tensor],
+                  keeps_cache: bool) -> Fault | None:
+    """Return the fault of a kernel that changed what it was given to read, {name: tensor}; else None.
+
+    ``keeps_cache``: whether the tensor kv_cache, its bytes aside, is what it was.
+    """
     changed = [name for name, tensor in given.items() if not _same_bytes(tensor, before[name])]
+    if not keeps_cache:
+        changed.append("kv_cache's shape, strides or memory")
     if not changed:
         return None
     return case_fault(case, "input-changed", f"{' and '.join(changed)} was changed; what runs after the kernel is "
@@ -100,8 +109,8 @@ def input_changed(case: Case, given: dict[str, torch.Tensor], before: dict[str, 
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     # As bytes, since fingerprints can be NaN, which differs from itself.
-    return one.shape == other.shape and one.dtype == other.dtype and one.device == other.device and torch.equal(
-        one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    return (one.shape, one.dtype, one.device, one.layout) == (other.shape, other.dtype, other.device, other.layout) \
+        and torch.equal(one.detach().contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
 
 
 def find_faults(seen: Observation) -> list[Fault]:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
+from kvlayout.bench.calling import check_kernel
+from kvlayout.bench.case import Case
 from kvlayout.bench.readers import Reader, run_reader, takes_head_size
 from kvlayout.bench.report import KernelReport, Tally
-from kvlayout.bench.shapes import VARY, Case, Shapes
+from kvlayout.bench.shapes import VARY, Shapes
 from kvlayout.bench.writers import Writer, run_writer
 from kvlayout.errors import LayoutError, check_int
 from kvlayout.facts.backends import Backend, as_backend
@@ -75,8 +77,7 @@ def check_reader(
 
 
 def _check(run: Callable, name: str, kernel, spec, layouts, cases, seed, backend, vary, device) -> KernelReport:
-    if not callable(kernel):
-        raise LayoutError(name, kernel, "must be a function", "Wrap a Triton kernel in one that launches it")
+    check_kernel(name, kernel)
     check_int("cases", cases, minimum=1)
     check_int("seed", seed, minimum=0)
     place = as_device(device)

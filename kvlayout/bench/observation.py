@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvlayout.bench.shapes import Case
+from kvlayout.bench.case import Case
 
 # In place of a byte offset: none. (Offsets below 0 lie before the allocation.)
 NOWHERE = np.iinfo(np.int64).min

@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena, sorted_once
-from kvlayout.bench.fault import Fault, case_fault, input_changed, raised
+from kvlayout.bench.arena import Arena, far_arena, has_background, integer_type, near_arena, sorted_once
+from kvlayout.bench.calling import call_kernel
+from kvlayout.bench.case import Case
+from kvlayout.bench.fault import Fault, case_fault, raised
 from kvlayout.bench.observation import NOWHERE, Observation, Rows, expected_offsets, reader_rows
-from kvlayout.bench.shapes import Case
 from kvlayout.dtypes import dtype_size_bytes
 
 Reader = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -37,11 +38,15 @@ def run_reader(reader: Reader, case: Case, device: torch.device) -> Observation 
 
 
 def takes_head_size(reader: Reader) -> bool:
-    """Whether a reader wants to be told, by the keyword ``head_size``, how many elements of a state are K."""
+    """Whether a reader wants to be told, as ``head_size``, how many elements of a state are K."""
+    return _head_size_parameter(reader) is not None
+
+
+def _head_size_parameter(reader: Reader) -> inspect.Parameter | None:
     try:
-        return "head_size" in inspect.signature(reader).parameters
+        return inspect.signature(reader).parameters.get("head_size")
     except (TypeError, ValueError):  # built in, or no signature
-        return False
+        return None
 
 
 def _with_wraps(elements: np.ndarray) -> np.ndarray:
@@ -79,25 +84,28 @@ def _call(reader: Reader, arena: Arena, rows: Rows) -> np.ndarray | Fault:
     looked at."""
     case, device = arena.case, arena.view.device
     given = _inputs(case, device)
-    kwargs = {"head_size": case.sides[0].width} if takes_head_size(reader) else {}
+    asked, told = _head_size_parameter(reader), (case.sides[0].width,)
+    by_place = asked is not None and asked.kind is asked.POSITIONAL_ONLY
+    kwargs = {} if asked is None or by_place else {"head_size": told[0]}
+    returned, fault = call_kernel(reader, case, arena.view, given, _inputs(case, device), lambda kernel: kernel(
+        arena.view, given["block_table"], given["seq_lens"], *(told if by_place else ()), **kwargs))
+    if fault is not None:
+        return fault
     try:
-        returned = reader(arena.view, given["block_table"], given["seq_lens"], **kwargs)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-    except Exception as error:
-        return raised(case, error)
-    changed = input_changed(case, given, _inputs(case, device))
-    if changed is not None:
-        return changed
-    wrong = _refusal(returned, arena)
+        wrong = _refusal(returned, arena)
+        parts = [] if wrong else [_elements(tensor, arena.codes.dtype) for tensor in returned]
+    except Exception as error:  # tensors of many kinds refuse to be looked at
+        wrong = f"returned what can't be read: {raised(case, error).message}"
     if wrong is not None:
         return case_fault(case, "wrong-shape", wrong)
-    parts = []
-    for tensor in returned:
-        plain = tensor.detach().contiguous().cpu()
-        tokens = plain.view(torch.from_numpy(np.empty(0, arena.codes.dtype)).dtype).numpy().copy()
-        parts.append(tokens[rows.request, rows.position].reshape(len(rows.slot), -1))
-    return np.concatenate(parts, axis=1).ravel()
+    return np.concatenate([part[rows.request, rows.position].reshape(len(rows.slot), -1) for part in parts],
+                          axis=1).ravel()
+
+
+def _elements(tensor: torch.Tensor, kind: np.dtype) -> np.ndarray:
+    """The tensor's elements as integers; a copy, and of what a lazily negated or conjugated one stands for."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
+    return plain.view(integer_type(kind)).numpy().copy()
 
 
 def _inputs(case: Case, device: torch.device) -> dict[str, torch.Tensor]:
@@ -113,6 +121,8 @@ def _refusal(returned: object, arena: Arena) -> str | None:
         return f"returned {type(returned).__name__}, not the two tensors (key, value)"
     for tensor, side in zip(returned, case.sides):
         name, wanted = ("value", "key")[side.name == "K"], (len(lengths), int(lengths.max()), side.heads, side.width)
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            return f"returned a {name} that is nested or sparse; it must be a plain tensor"
         if tuple(tensor.shape) != wanted:
             return f"returned a {name} of shape {tuple(tensor.shape)}; [requests, longest, heads, size] is {wanted}"
         if tensor.dtype != arena.view.dtype or tensor.device != arena.view.device:

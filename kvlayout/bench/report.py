@@ -6,10 +6,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
+from kvlayout.bench.case import Case
 from kvlayout.bench.fault import Fault, Places, find_faults, places
 from kvlayout.bench.kernel_map import KernelMap, kernel_map
 from kvlayout.bench.observation import Observation
-from kvlayout.bench.shapes import Case
 
 _NAMED = 12  # layouts that a sentence lists
 

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena, sorted_once
-from kvlayout.bench.fault import Fault, input_changed, raised
+from kvlayout.bench.calling import call_kernel
+from kvlayout.bench.case import Case
+from kvlayout.bench.fault import Fault
 from kvlayout.bench.observation import UNKNOWN, Observation, observe_writes
-from kvlayout.bench.shapes import Case
 
 Writer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], object]
 
@@ -59,13 +60,8 @@ def _together(arena: Arena, places: list[np.ndarray], elements: list[np.ndarray]
 
 def _call(writer: Writer, arena: Arena, turn: int) -> Fault | None:
     given = _inputs(arena, turn)
-    try:
-        writer(given["key"], given["value"], arena.view, given["slot_mapping"])
-        if arena.view.is_cuda:
-            torch.cuda.synchronize(arena.view.device)
-    except Exception as error:
-        return raised(arena.case, error)
-    return input_changed(arena.case, given, _inputs(arena, turn))
+    return call_kernel(writer, arena.case, arena.view, given, _inputs(arena, turn), lambda kernel: kernel(
+        given["key"], given["value"], arena.view, given["slot_mapping"]))[1]
 
 
 def _inputs(arena: Arena, turn: int) -> dict[str, torch.Tensor]:

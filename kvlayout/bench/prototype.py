@@ -15,6 +15,7 @@ from kvlayout.facts.user_backend import UserBackend
 from kvlayout.finding import Finding
 from kvlayout.geometry import LayerView, layer_views, view_dtype
 from kvlayout.interior import Interior
+from kvlayout.kernel_blocks import takes_kernel_block
 from kvlayout.layout import KVCacheLayout
 from kvlayout.plan import (
     Plan,
@@ -27,7 +28,7 @@ from kvlayout.plan import (
 )
 from kvlayout.region import Region
 from kvlayout.selection import Selection
-from kvlayout.spec import KVCacheSpec, MultipleOf
+from kvlayout.spec import KVCacheSpec
 from kvlayout.steps import ResolutionError, Step
 
 # Rules of the resolver that take a layout out of the race; the later ones choose among those that are left.
@@ -252,11 +253,10 @@ def _check_kernel_block(backend: Backend, page: PackedPage, found: tuple[Finding
         sizes, given = backend.get_supported_kernel_block_sizes(page.packed), page.kernel_block_size
     except LayoutError as error:  # it isn't asked for the plan of a layout that is never split
         return _with_error(found, "wrong-answer", error)
-    if any(given % size.base == 0 if isinstance(size, MultipleOf) else given == size for size in sizes):
+    if takes_kernel_block(sizes, given):
         return found
-    taken = ", ".join(f"multiples of {size.base}" if isinstance(size, MultipleOf) else str(size) for size in sizes)
     return _with_error(found, "kernel-block", f"{backend.name} is handed blocks of {given} tokens, but takes "
-                       f"{taken}.")
+                       f"{', '.join(map(str, sizes))}.")
 
 
 def _pages(plan: Plan, name: str) -> tuple[PackedPage, ...]:

@@ -72,7 +72,8 @@ class UserBackend(Backend):
 
     def supports(self, method: str, value: object) -> bool:
         """Return what a ``supports_...`` method of the class says to a value."""
-        return bool(_call(f"{method} of {self.name}", lambda: getattr(self.asked, method)(value)))
+        with asking(f"{method} of {self.name}"):
+            return bool(getattr(self.asked, method)(value))
 
     def customize_spec(self, spec: KVCacheSpec) -> KVCacheSpec:
         """Return the spec as the class repacks it: by our rule where vLLM defines the method, else by its own."""

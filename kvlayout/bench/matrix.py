@@ -67,7 +67,7 @@ class MatrixRow:
 
 @dataclass(frozen=True)
 class BackendMatrix:
-    """The rows of what can do what was asked, by name, and {backend: why not} of the rest. Iterates over the rows."""
+    """The rows of what can do what was asked, the settled ones first and then by name, and {backend: why not} of the rest. Iterates over the rows."""
 
     version: str
     wanted: Wanted
@@ -105,7 +105,8 @@ def backend_matrix(version: str = NEWEST, *, platform: str | None = None, dtype:
             excluded[name] = "; ".join(against)
         else:
             rows.append(replace(_row(backend, platform), not_settled=tuple(open_)))
-    return BackendMatrix(version, wanted, tuple(rows), excluded)
+    # What is known to do it comes first.
+    return BackendMatrix(version, wanted, tuple(sorted(rows, key=lambda row: bool(row.not_settled))), excluded)
 
 
 def _with_own(version: str, given: Iterable[object]) -> dict[str, Backend]:

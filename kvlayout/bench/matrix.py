@@ -67,7 +67,10 @@ class MatrixRow:
 
 @dataclass(frozen=True)
 class BackendMatrix:
-    """The rows of what can do what was asked, the settled ones first and then by name, and {backend: why not} of the rest. Iterates over the rows."""
+    """The rows of what can do what was asked, those that are settled first, and {backend: why not} of the rest.
+
+    Iterates over the rows.
+    """
 
     version: str
     wanted: Wanted

@@ -64,11 +64,11 @@ def formula(
     if classic is not None and found.is_right:
         say(f"This mistake does no harm on {CLASSICS[classic].right_where}.")
     if found.victims:
-        of = " of the sample" if found.sampled else ""
-        table(("whose bytes are hit", f"#bytes{of}", "first by"),
-              [_row(found, hit) for hit in found.victims[:_SHOWN]])
-    if found.num_victims > _SHOWN:
-        say(f"and {found.num_victims - _SHOWN} more.")
+        of = "sampled " if found.sampled else ""
+        alike = _alike(found)[:_SHOWN]
+        table(("whose bytes are hit", f"#{of}bytes", "first by"), [_row(found, hits) for hits in alike])
+        rest = found.num_victims - sum(map(len, alike))
+        say(*([f"and {rest} more."] if rest else []))
     return int(found.first is not None)
 
 
@@ -76,14 +76,32 @@ def _layer(text: str) -> str | int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
 
 
-def _row(found: Divergence, hit: Hit) -> tuple[str, int, str]:
+def _alike(found: Divergence) -> list[list[Hit]]:
+    """The hits, those together that a layer's own coordinates do to it alike in each of several layers."""
+    kinds: dict[tuple, list[Hit]] = {}
+    for hit in found.victims:
+        is_own = hit.by[0] == hit.layer
+        kinds.setdefault((hit.bytes, _at(found, hit), hit.by[1:], is_own or (hit.layer, hit.by[0])), []).append(hit)
+    return list(kinds.values())
+
+
+def _at(found: Divergence, hit: Hit) -> str:
+    if hit.example is None or hit.example.block < 0:
+        return ""
+    block = found.block_words(hit.example.layer, hit.example.block)
+    return f", {block}" if hit.layer else f", behind {block}"
+
+
+def _row(found: Divergence, hits: list[Hit]) -> tuple[str, int, str]:
+    """One row of hits that are alike: the number of bytes is each one's."""
+    hit = hits[0]
     whose = f"nobody's in group {hit.group}" if hit.layer is None else hit.layer
-    if hit.example is not None and hit.example.block >= 0:
-        block = found.block_words(hit.example.layer, hit.example.block)
-        whose += f", {block}" if hit.layer else f", behind {block}"
     name, block, head, token, element = hit.by
-    at = found.block_words(name, block)
-    return whose, hit.bytes, f"{name}, {at}, head {head}, token {token}, element {element}"
+    by = name
+    if len(hits) > 1:
+        whose, by = f"{whose} and {len(hits) - 1} more layers, each", "the same layer"
+    return whose + _at(found, hit), hit.bytes, \
+        f"{by}, {found.block_words(name, block)}, head {head}, token {token}, element {element}"
 
 
 def _facts(text: str, length: str | None, found: Divergence) -> dict:

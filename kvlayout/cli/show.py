@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +19,8 @@ from rich.text import Text
 from kvlayout.errors import LayoutError
 
 WIDTH = 80
+_GAP = 2
+_LEAST = 12  # columns that text keeps on a terminal
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of tables.")]
 Model = Annotated[str, typer.Argument(help="A preset's name, or a file: config.json, captured config or pasted log; "
@@ -59,29 +63,56 @@ def put_json(data: object) -> None:
 
 
 def say(*lines: str) -> None:
-    """Print lines of text, wrapped at 80 columns."""
-    console = _console()
+    """Print lines of text, wrapped at 80 columns between words."""
     for line in lines:
-        console.print(line, markup=False, highlight=False)
+        _console(_longest_word([line])).print(line, markup=False, highlight=False)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-    """Print a table; columns whose name begins with "#" hold numbers, never wrapped, the rest are text."""
+    """Print a table; columns whose name begins with "#" hold numbers, never wrapped, the rest are text.
+
+    It is wider than 80 columns where words would break otherwise, since a name is to be found and copied whole; on a
+    terminal as wide as that is, where the longest break.
+    """
     if title:
         say("", title)
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in columns:
-        number = name.startswith("#")
-        made.add_column(name.removeprefix("#"), justify="right" if number else "left", no_wrap=number,
-                        overflow="fold")
-    for row in rows:
-        made.add_row(*(_cell(value) for value in row))
-    _console().print(made, highlight=False)
+    cells = [[_text(value) for value in row] for row in rows]
+    widths = _widths(columns, cells)
+    made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for name, width in zip(columns, widths):
+        justify = "right" if name.startswith("#") else "left"
+        made.add_column(Text(name.removeprefix("#")), justify=justify, width=width)
+    for row in cells:
+        made.add_row(*map(Text, row))
+    _console(sum(widths) + _GAP * (len(widths) - 1)).print(made, highlight=False)
 
 
-def _cell(value: object) -> Text:
-    return Text(f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value))
+def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    """Each column's width: room for its longest word, or number; texts share what is left of the line."""
+    texts = [[name.removeprefix("#"), *(row[index] for row in cells)] for index, name in enumerate(columns)]
+    whole = [max(map(cell_len, column)) for column in texts]
+    widths = [most if name.startswith("#") else _longest_word(column)
+              for name, column, most in zip(columns, texts, whole)]
+    gaps = _GAP * (len(widths) - 1)
+    for _ in range(WIDTH - gaps - sum(widths)):
+        short = [index for index, width in enumerate(widths) if width < whole[index]]
+        if short:
+            widths[min(short, key=widths.__getitem__)] += 1
+    if sys.stdout.isatty():
+        most = max(WIDTH, shutil.get_terminal_size().columns)
+        wordy = [index for index, name in enumerate(columns) if not name.startswith("#")]
+        while sum(widths) + gaps > most and wordy and max(widths[index] for index in wordy) > _LEAST:
+            widths[max(wordy, key=widths.__getitem__)] -= 1
+    return widths
 
 
-def _console() -> Console:
-    return Console(file=sys.stdout, width=WIDTH)
+def _longest_word(texts: Sequence[str]) -> int:
+    return max((cell_len(word) for text in texts for word in text.split()), default=0)
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _console(width: int) -> Console:
+    return Console(file=sys.stdout, width=max(WIDTH, width))

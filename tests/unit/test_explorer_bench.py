@@ -275,3 +275,14 @@ def test_nothing_does_all_that():
     shown.select(next(name for name, one in shown.plan.backends.items() if one.name == "GDN_ATTN"), 0)
     panel.mine.click()
     assert "recurrent state" in panel.complaint.value and is_fine(shown)
+
+
+@pytest.mark.parametrize("box", ["head_size", "block_size"])
+def test_a_box_names_its_own_empty_word_and_takes_it(box):
+    shown, panel = opened("Backends")
+    field = getattr(panel, box)
+    everything = len(panel.matrix)
+    field.value = "abc"
+    assert f"Write one such as 64, or {field.placeholder}." in plain(panel.complaint.value)
+    field.value = field.placeholder.upper()
+    assert panel.complaint.value == "" and len(panel.matrix) == everything and is_fine(shown)

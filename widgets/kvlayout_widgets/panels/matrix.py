@@ -80,8 +80,8 @@ class MatrixPanel(TextTab):
 
     def _wanted(self) -> dict[str, object]:
         return {"platform": chosen(self.platform), "dtype": chosen(self.dtype), "mla": _MLA[self.mla.value],
-                "head_size": parse_integer(self.head_size.value, "head_size"),
-                "block_size": parse_integer(self.block_size.value, "block_size")}
+                "head_size": parse_integer(self.head_size.value, "head_size", self.head_size.placeholder),
+                "block_size": parse_integer(self.block_size.value, "block_size", self.block_size.placeholder)}
 
     def _offer(self, version: str) -> None:
         """List the element types that the release's backends name; one that none does stays, and is refused."""

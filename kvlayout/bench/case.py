@@ -9,19 +9,30 @@ from kvlayout.bench.requests import Requests
 from kvlayout.bench.sides import Side
 from kvlayout.spec import AttentionSpec
 
+# Properties that a kernel may stumble over. A latent never has the first three, and the last two are of what a writer
+# is handed.
+FEATURES = ("several heads", "odd head count", "head_size_v ≠ head_size", "kernel blocks", "page padding",
+            "several layers", "mixed pages", "offsets past 2^31", "strided key and value", "ignored tokens")
+WRITER_FEATURES = FEATURES[-2:]
+# Those in which a case differs from the given spec, as the kernel sees it.
+CHANGES = {"block_size": "another block size", "num_kv_heads": "another head count",
+           "head_size": "another head size", "head_size_v": "another head size of V"}
+
 
 @dataclass(frozen=True, eq=False)
 class Case:
     """One shape: a plan of some layers, the layer under test, and what is asked of it.
 
-    ``number`` counts from 0; the far cases come after all others. ``strided_inputs``: key and value are handed over
-    as slices of one wider tensor, as a model's fused projection gives them.
+    ``number`` counts from 0; the far cases come after all others. ``given``: {name of CHANGES: its value in the spec
+    that the user gave}, as the backend repacks it. ``strided_inputs``: key and value are handed over as slices of
+    one wider tensor, as a model's fused projection gives them.
     """
 
     number: int
     address_map: AddressMap
     layer: str
     spec: AttentionSpec
+    given: dict[str, int]
     sides: tuple[Side, Side]
     requests: Requests
     strided_inputs: bool
@@ -52,17 +63,13 @@ class Case:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The properties that a kernel may stumble over, as words."""
+        """Its properties, as words: the element type, those of FEATURES and of CHANGES that it has."""
         spec, layers = self.spec, self.address_map.layers
-        found = {
-            "odd head count": spec.num_kv_heads % 2 == 1 and spec.num_kv_heads > 1,
-            "head_size_v ≠ head_size": spec.head_size_v not in (0, spec.head_size),
-            "kernel blocks": self.block_size != spec.block_size,
-            "page padding": spec.page_size_padded is not None,
-            "several layers": len(layers) > 1,
-            "mixed pages": len(self.address_map.regions) > 1,
-            "strided key and value": self.strided_inputs,
-            "ignored tokens": bool((self.requests.slots < 0).any()),
-            "offsets past 2^31": self.is_far,
-        }
-        return (spec.dtype, *(name for name, holds in found.items() if holds))
+        has = dict(zip(FEATURES, (
+            spec.num_kv_heads > 1, spec.num_kv_heads % 2 == 1 and spec.num_kv_heads > 1,
+            spec.head_size_v not in (0, spec.head_size), self.block_size != spec.block_size,
+            spec.page_size_padded is not None, len(layers) > 1, len(self.address_map.regions) > 1, self.is_far,
+            self.strided_inputs, bool((self.requests.slots < 0).any()))))
+        now = {name: getattr(spec, name) for name in CHANGES} | {"block_size": self.block_size}
+        changed = [word for name, word in CHANGES.items() if now[name] != self.given[name]]
+        return (spec.dtype, *(name for name, holds in has.items() if holds), *changed)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
+from kvlayout.bench.backend_check import check_backend
 from kvlayout.bench.calling import check_kernel
-from kvlayout.bench.case import Case
+from kvlayout.bench.case import FEATURES, WRITER_FEATURES, Case
 from kvlayout.bench.readers import Reader, run_reader, takes_head_size
 from kvlayout.bench.report import KernelReport, Tally
 from kvlayout.bench.shapes import VARY, Shapes
@@ -91,7 +92,8 @@ def _check(run: Callable, name: str, kernel, spec, layouts, cases, seed, backend
         vary = frozenset(vary) - {"head_size_v"} - ({"head_size"} if spec.head_size != spec.head_size_v else set())
         not_checked.append("other splits of a state into K and V: the reader takes no head_size, so it can't know.")
     shapes = Shapes(spec, _layouts(layouts, asked), asked, vary, seed)
-    tally = Tally()
+    tally = Tally(_features(run is run_writer, spec))
+    not_checked += _changed_by(asked, spec)
     not_checked += [f"{layout}, which no view of this spec can express: {error.rule}."
                     for layout, error in shapes.refused.items()]
     for number in range(cases):
@@ -105,7 +107,21 @@ def _check(run: Callable, name: str, kernel, spec, layouts, cases, seed, backend
         not_checked += _far(run, kernel, shapes, cases, place, tally)
     else:
         not_checked.append("offsets past 2^31, which weren't asked for.")
+    not_checked += [f"{layout} with the spec as given, which it can't hold ({error.rule}); it was tried with others."
+                    for layout, error in shapes.replaced.items()]
     return tally.report(not_checked)
+
+
+def _features(is_writer: bool, spec: AttentionSpec) -> list[str]:
+    """The properties that the kernel can meet: a reader is handed no new tokens, and a latent has one head."""
+    left_out = (() if is_writer else WRITER_FEATURES) + (() if spec.head_size_v else FEATURES[:3])
+    return [name for name in FEATURES if name not in left_out]
+
+
+def _changed_by(backend: Backend | None, spec: KVCacheSpec) -> list[str]:
+    """What a backend's repacking takes from the page that layers report: the kernel is tried on what is left."""
+    found = [] if backend is None else check_backend(backend, [spec])
+    return [one.message for one in found if one.rule.startswith("changed-")]
 
 
 def _far(run: Callable, kernel, shapes: Shapes, first: int, place: torch.device, tally: Tally) -> list[str]:

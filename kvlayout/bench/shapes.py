@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from kvlayout.address import AddressMap
-from kvlayout.bench.case import Case
+from kvlayout.bench.case import CHANGES, Case
 from kvlayout.bench.requests import draw_requests, far_requests
 from kvlayout.bench.sides import token_sides
 from kvlayout.config import KVCacheConfig, KVCacheGroupSpec
@@ -40,23 +41,26 @@ _LARGE_PAGE = 1 << 18  # elements: of larger ones a pool has few, so that a case
 class Shapes:
     """Draws cases: the same ones for the same arguments.
 
-    Raises LayoutError for a spec whose tokens a kernel can't be handed as key and value.
+    ``refused``: {layout: why no view can express it}; ``replaced``: {layout: why it can't hold the spec as given},
+    of the cases drawn so far, which have another shape then. Raises LayoutError for a spec whose tokens a kernel
+    can't be handed as key and value.
     """
 
     def __init__(self, spec: AttentionSpec, layouts: Sequence[KVCacheLayout], backend: Backend | None,
                  vary: Sequence[str], seed: int):
-        if not isinstance(spec, AttentionSpec) or spec.tokens_per_state != 1 or not spec.uses_slot_mapping:
-            raise LayoutError("spec", spec, "must be attention with one state a token, addressed by slots",
-                              "Give a FullAttentionSpec, SlidingWindowSpec or MLAAttentionSpec")
+        _check_spec("spec", spec)
         if spec.dtype == "bool":
             raise LayoutError("dtype", spec.dtype, "holds no fingerprints", "Give uint8")
         # Few backends take another head size for V, and none says so: the given spec does.
         vary = frozenset(vary) - (set() if backend is None else {"head_size_v"})
         self._spec, self._backend, self._vary, self._seed = spec, backend, vary, seed
+        self._sizes: dict[AttentionSpec, int] = {}
         packed = self._packed(spec)
         size = self._kernel_block_size(np.random.default_rng(seed), packed, frozenset())
+        self._given = {name: getattr(packed, name) for name in CHANGES} | {"block_size": size}
         token_sides(packed, self._interior(packed.copy_with_new_block_size(size), layouts[0]))
         self.refused: dict[str, LayoutError] = {}
+        self.replaced: dict[str, LayoutError] = {}
         self.layouts = [layout for layout in layouts if self._is_possible(layout)]
         if not self.layouts:
             raise next(iter(self.refused.values()))
@@ -94,6 +98,8 @@ class Shapes:
                     return self._random(rng, number, layout, vary)
                 except LayoutError as error:
                     refused = error
+            if plain:
+                self.replaced.setdefault(layout.name, refused)
         raise refused
 
     def _random(self, rng, number: int, layout, vary: frozenset[str]) -> Case:
@@ -132,7 +138,7 @@ class Shapes:
         # V follows K unless the given spec tells them apart, or they may differ.
         follows = spec.head_size_v if is_latent or spec.head_size_v != spec.head_size else changed["head_size"]
         pick("head_size_v", (0,) if is_latent else sizes, follows, share=0.5)
-        pick("block_size", self._block_sizes(), spec.block_size)
+        pick("block_size", self._block_sizes, spec.block_size)
         pick("dtype", self._dtypes(), spec.dtype)
         padding = spec.page_size_bytes - spec.unpadded_page_size_bytes
         found = replace(spec, page_size_padded=None, **changed)
@@ -151,6 +157,7 @@ class Shapes:
         takes_fp8 = any(name.startswith("fp8") for name in self._backend.kv_cache_dtypes)
         return [name for name in _DTYPES if name in self._backend.dtypes or (takes_fp8 and name == "uint8")]
 
+    @cached_property
     def _block_sizes(self) -> Sequence[int]:
         if self._backend is None:
             return _BLOCK_SIZES
@@ -164,7 +171,11 @@ class Shapes:
 
     def _packed(self, spec: AttentionSpec) -> AttentionSpec:
         """The spec as the backend repacks it."""
-        return spec if self._backend is None else self._backend.customize_spec(spec)
+        if self._backend is None:
+            return spec
+        packed = self._backend.customize_spec(spec)
+        _check_spec(f"customize_spec of {self._backend.name}", packed)
+        return packed
 
     def _interior(self, spec: AttentionSpec, layout) -> Interior:
         """What lies where in a page of ``spec``, which is of kernel blocks where those split the manager's."""
@@ -173,7 +184,9 @@ class Shapes:
 
     def _kernel_block_size(self, rng, spec: AttentionSpec, vary: frozenset[str]) -> int:
         if self._backend is not None:
-            return select_common_block_size(spec.block_size, [self._backend], [spec])
+            if spec not in self._sizes:
+                self._sizes[spec] = select_common_block_size(spec.block_size, [self._backend], [spec])
+            return self._sizes[spec]
         if "kernel_block_size" not in vary or rng.random() > 0.3:
             return spec.block_size
         divisors = [size for size in range(1, spec.block_size) if spec.block_size % size == 0]
@@ -190,5 +203,11 @@ class Shapes:
         for region in address_map.regions:
             layer_views(region.geometry, region.tensor.layers, region.spec.dtype, config.size_bytes)
         draw = far_requests if is_far else draw_requests
-        return Case(number, address_map, names[local], spec, token_sides(spec, interiors[names[local]]),
+        return Case(number, address_map, names[local], spec, self._given, token_sides(spec, interiors[names[local]]),
                     draw(rng, num_blocks, spec.block_size, size), bool(rng.integers(2)), is_far)
+
+
+def _check_spec(argument: str, spec: object) -> None:
+    if not isinstance(spec, AttentionSpec) or spec.tokens_per_state != 1 or not spec.uses_slot_mapping:
+        raise LayoutError(argument, spec, "must be attention with one state a token, addressed by slots",
+                          "Give a FullAttentionSpec, SlidingWindowSpec or MLAAttentionSpec")

@@ -37,7 +37,8 @@ def test_a_right_writer():
     assert set(report.by_feature) == {
         "bfloat16", "float16", "float32", "uint8", "odd head count", "head_size_v ≠ head_size", "kernel blocks",
         "page padding", "several layers", "mixed pages", "strided key and value", "ignored tokens",
-        "offsets past 2^31"}
+        "offsets past 2^31", "several heads", "another head count", "another head size", "another head size of V",
+        "another block size"}
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int8", "float64", "uint8"])
@@ -345,7 +346,7 @@ def test_a_token_that_is_too_large_is_refused_before_anything_is_made():
 def test_many_layouts_are_counted_not_listed():
     names = [layout.name for layout in all_layouts() if layout.name.endswith("C")]
     report = check(write, cases=24, layouts=names, vary=[])
-    assert report.sentences()[0].startswith("Right in all 24 shapes (24 layouts; ")
+    assert report.sentences()[0].startswith("Right in all 24 shapes (24 layouts).")
     report = check(lambda *given: None, cases=24, layouts=names, vary=[])
     by_layout = next(line for line in report.sentences() if line.startswith("By layout: LBHNC 1 of 1, "))
     assert by_layout.count(" of ") == 12 and by_layout.endswith(", and 12 more layouts.")

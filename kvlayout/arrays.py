@@ -24,3 +24,9 @@ def integers(name: str, value: object, *, ndim: int | None = None) -> np.ndarray
         raise LayoutError(name, value, f"must be an array with {ndim} axes, not {array.ndim}",
                           "Give a list, such as [0, 1]" if ndim == 1 else "")
     return array.astype(np.int64, copy=False)
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Return the different ``values`` of an array, in order; np.unique hashes, at times ten times as slow."""
+    values = np.sort(values, axis=None)
+    return values[np.concatenate([[True], values[1:] != values[:-1]])] if len(values) else values

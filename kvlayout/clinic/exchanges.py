@@ -89,7 +89,8 @@ def exchange(sources: Sequence[Side], target: Side, *, source_blocks, target_blo
     or the request isn't in the pools.
     """
     wanted = _Request(sources, target, source_blocks, target_blocks, replicas)
-    return wanted.result(wanted.copies(), wanted.copies())
+    copies = wanted.copies()
+    return wanted.result(copies, copies)
 
 
 def mistaken(sources: Sequence[Side], target: Side, *, source_blocks, target_blocks,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvlayout.address import Owner
-from kvlayout.arrays import integers
+from kvlayout.arrays import distinct, integers
 from kvlayout.clinic.exchanges import Exchange
 from kvlayout.clinic.landed import depth_at, writer_at
 from kvlayout.clinic.sides import Side
@@ -30,13 +30,13 @@ class Fates:
         for one in (*sources, target):
             check_type("sources, target", one, Side)
         self._done, self._sources, self._map = found.segments, tuple(sources), target.address_map
-        edges = [edge for one in (found.segments, meant.segments)
-                 for edge in (one.target_offset, one.target_offset + one.length)]
+        copies = [found.segments] if meant.segments is found.segments else [found.segments, meant.segments]
+        edges = [edge for one in copies for edge in (one.target_offset, one.target_offset + one.length)]
         # Before the first cut and behind the last nothing is written.
-        self._cuts = np.unique(np.concatenate([[-1], *edges]).astype(np.int64))
+        self._cuts = distinct(np.concatenate([[-1], *edges]).astype(np.int64))
         depth = depth_at(self._cuts, self._done.target_offset, self._done.target_offset + self._done.length)
         by, origin = writer_at(self._cuts, self._done)
-        should, proper = writer_at(self._cuts, meant.segments)
+        should, proper = (by, origin) if len(copies) == 1 else writer_at(self._cuts, meant.segments)
         self._kinds = np.select([depth == 0, depth > 1, (by == should) & (origin == proper)], [1, 2, 0], 3)
         widths = np.append(np.diff(self._cuts), 0)
         sums = np.where(self._kinds == np.arange(len(KINDS))[:, None], widths, 0).cumsum(axis=1)

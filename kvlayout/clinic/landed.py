@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvlayout.arrays import distinct
 from kvlayout.clinic.segments import Segments
 
 
@@ -36,14 +37,15 @@ def judge(done: Segments, meant: Segments, starts: np.ndarray, lengths: np.ndarr
 
     ``wrong_from``: (source, source offset) of what lies at the first wrong byte.
     """
-    edges = [done.target_offset, done.target_offset + done.length, meant.target_offset,
-             meant.target_offset + meant.length, starts, starts + lengths, [0, size_bytes]]
-    cuts = np.unique(np.concatenate([np.asarray(edge, dtype=np.int64) for edge in edges]))
+    edges = [starts, starts + lengths, [0, size_bytes]]
+    for one in [done] if done is meant else [done, meant]:
+        edges += [one.target_offset, one.target_offset + one.length]
+    cuts = distinct(np.concatenate([np.asarray(edge, dtype=np.int64) for edge in edges]))
     at, width = cuts[:-1], np.diff(cuts)
     wanted = depth_at(at, starts, starts + lengths) > 0
     depth = depth_at(at, done.target_offset, done.target_offset + done.length)
     by, origin = writer_at(at, done)
-    should, proper = writer_at(at, meant)
+    should, proper = (by, origin) if done is meant else writer_at(at, meant)
     right = wanted & (depth == 1) & (by >= 0) & (by == should) & (origin == proper)
     kinds = {"right": right, "missing": wanted & (depth == 0), "twice": wanted & (depth > 1),
              "wrong": wanted & (depth == 1) & ~right, "stray": ~wanted & (depth > 0)}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvlayout.address import AddressMap
+from kvlayout.arrays import distinct
 from kvlayout.clinic.bounds import block_set
 from kvlayout.clinic.contained import containment
 from kvlayout.clinic.landed import depth_at
@@ -221,7 +222,7 @@ def _union(runs: list[Runs]) -> Runs:
 
 def _pick(a: Runs, b: Runs, *, both: bool) -> Runs:
     """The bytes of ``a`` that are in ``b`` too (``both``), or that aren't."""
-    cuts = np.unique(np.concatenate([a[0], a[0] + a[1], b[0], b[0] + b[1]]))
+    cuts = distinct(np.concatenate([a[0], a[0] + a[1], b[0], b[0] + b[1]]))
     at, width = cuts[:-1], np.diff(cuts)
     here = (depth_at(at, a[0], a[0] + a[1]) > 0) & ((depth_at(at, b[0], b[0] + b[1]) > 0) == both)
     return merge_runs(at[here], width[here])

@@ -1,8 +1,12 @@
 """The Transfer tab, two sides: its numbers are the library's, and what can't be is said beside the side at fault."""
 
+import time
+from html import unescape
+
 import pytest
 
 import kvlayout as kv
+from kvlayout.clinic import mistaken
 from kvlayout_widgets import Explorer
 from kvlayout_widgets.block_ids import ids_words
 from kvlayout_widgets.figures.exchange import FATES
@@ -289,3 +293,24 @@ def test_block_ids_in_words(ids, words):
 
 
 OPEN = opened("Two sides")
+
+
+@pytest.mark.parametrize("name", ["LHNCB", "CHLNB", "NHCBL", "BNCHL", "CLNHB"])
+def test_a_layout_that_scatters_bytes_is_worked_out_for_some_layers_in_bounded_time(name):
+    shown, panel = opened("Two sides", layout=name)
+    shown.select(next(iter(reversed(shown.plan.address_map.layers))), 0)
+    started = time.process_time()
+    panel.source.blocks.value = "3, 5"
+    assert time.process_time() - started < 1
+    assert panel._answer.layers == shown.plan.address_map.layers[-2:] and panel._answer.more_layers == 26
+    assert panel._answer.found.is_right and panel._answer.found.target_bytes == 2 * 2 * 65_536
+    text = unescape(panel.text.value)
+    assert "Moved: 2 layers" in text and "The 26 layers that move alike aren't worked out" in text
+    # What is kept of the layers is what the library says of them alone.
+    panel.mistake.value, panel.taken_for.value = "target", "LBNHC"
+    answer = panel._answer
+    found = mistaken(answer.sources, answer.target, source_blocks=[3, 5], target_blocks=[0, 1],
+                     assumed_layout="LBNHC")
+    assert (found.wrong, found.stray, found.missing) == (answer.found.wrong, answer.found.stray, answer.found.missing)
+    panel.target.blocks.value = "0-31"
+    assert "at most 262,144 are worked out here" in refused(shown, panel)

@@ -16,6 +16,7 @@ from kvlayout.spec import AttentionSpec
 MOST_BLOCKS = 256  # of a request
 MOST_RANKS = 256  # that send
 MOST_CELLS = 1 << 17  # (layer, block, head slot, state) of the target
+MOST_BYTES = 1 << 18  # of the target, where a layout scatters a state's bytes, so that each is a piece of its own
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Answer:
         found, meant: what is copied, and what would be without a mistake
         fates: what each byte of the target becomes
         blocks: the request's at the target, as its map counts them
-        layers: that are moved, of the target
+        layers: that are worked out, of the target; ``more_layers`` move with them and aren't
         total_heads: KV heads of the whole model in these layers
         idle_blocks: of the request at the sources, as typed, that lie behind the target's last token
     """
@@ -66,6 +67,7 @@ class Answer:
     blocks: list[int]
     total_heads: int
     idle_blocks: int
+    more_layers: int
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -138,18 +140,26 @@ class Sides:
         receivers, senders = self.sides(target, layer), self.sides(source, layer)
         if not receivers:
             raise LayoutError("stage", target.stages, "has none of the layers that are moved", "Choose another stage")
+        receiver = receivers[0][2]
+        _check_size(receiver, target)
+        used = [receiver.address_map, *(side.address_map for _, _, side in senders)]
+        scatters = not all(name.endswith("C") for name in (*(one.layout.name for one in used), *(mistake or ())[1:]))
+        kept, more = _worked_out(receiver, target, layer) if scatters else (receiver.layers, 0)
+        receiver = replace(receiver, layers=kept)
+        senders = [(stage, rank, replace(side, layers=here)) for stage, rank, side in senders
+                   if (here := [name for name in side.layers if name in kept])]
         if not senders:
             raise LayoutError("source ranks", source.ranks, "have none of the layers that are moved")
-        receiver, sides = receivers[0][2], [side for _, _, side in senders]
-        _check_size(receiver, target)
+        sides = [side for _, _, side in senders]
         request = dict(source_blocks=list(source.blocks), target_blocks=list(target.blocks), replicas=replicas)
         found = meant = exchange(sides, receiver, **request)
         if mistake is not None:
             found = mistaken(sides, receiver, assumed_layout=mistake[1], side=mistake[0], **request)
         blocks = next(iter(receiver.map_blocks("target_blocks", list(target.blocks)).values())).tolist()
+        idle = len(source.blocks) - -(-_states(receiver, target) // _states(sides[0], source, 1))
         return Answer(sides, [(stage, rank) for stage, rank, _ in senders], receiver, found, meant,
                       Fates(found, meant, sides, receiver), blocks, self.total_heads(layer),
-                      max(0, len(source.blocks) - -(-_states(receiver, target) // _states(sides[0], source, 1))))
+                      max(0, idle), more)
 
     def _sizes(self, choice: SideChoice) -> tuple[int, int]:
         own = self.plan.selection
@@ -202,6 +212,21 @@ def _check_size(side: Side, choice: SideChoice) -> None:
         raise LayoutError("target blocks", f"{len(choice.blocks):,} blocks", f"are {cells:,} cells of (layer, block, "
                           f"head slot, state), more than the {MOST_CELLS:,} that are worked out here",
                           f"Give at most {max(1, MOST_CELLS // max(1, each)):,}, or use kvlayout.clinic.exchange")
+
+
+def _worked_out(side: Side, choice: SideChoice, layer: str) -> tuple[tuple[str, ...], int]:
+    """As many of a target's layers as can be moved byte by byte, ``layer`` first, and how many are left out."""
+    _, heads, _, content = side.address_map.shape(side.layers[0])
+    each = heads * content * _states(side, choice)
+    if each > MOST_BYTES:
+        raise LayoutError("target blocks", f"{len(choice.blocks):,} blocks", f"are {each:,} bytes of a layer, each "
+                          f"moved alone as a layout scatters them; at most {MOST_BYTES:,} are worked out here",
+                          f"Give at most {max(1, MOST_BYTES * len(choice.blocks) // each):,}, or use "
+                          "kvlayout.clinic.exchange")
+    first = side.layers.index(layer) if layer in side.layers else 0
+    number = min(len(side.layers), MOST_BYTES // max(1, each))
+    first = min(first, len(side.layers) - number)
+    return side.layers[first:first + number], len(side.layers) - number
 
 
 def _kv_heads(plan: Plan, layer: str) -> int:

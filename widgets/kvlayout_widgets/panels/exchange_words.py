@@ -160,4 +160,6 @@ def _moved_words(answer: Answer) -> str:
     where = f" of group {group}, the selected layer's" if several else ""
     heads = f" · {answer.total_heads} KV head{'' if answer.total_heads == 1 else 's'} in all, of which the target " \
             f"holds {_heads_words(target.heads)}"
-    return f"Moved: {count(len(target.layers), 'L')}{where}{heads}."
+    more = f" The {count(answer.more_layers, 'L')} that move alike aren't worked out: a layout that scatters a " \
+           "state's bytes has each of them moved alone." if answer.more_layers else ""
+    return f"Moved: {count(len(target.layers), 'L')}{where}{heads}.{more}"

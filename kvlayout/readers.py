@@ -1,19 +1,26 @@
 """What a reader with the wrong map sees: which bytes of each page it takes from somebody else, and from whom.
 
 Writer and reader agree on coordinates and differ in addresses: a coordinate is read rightly where both maps give it
-the same byte. Inside a page that depends on the coordinate's place alone, so a page's share is one look-up.
+the same byte. Inside a page that depends on the coordinate's place alone; for plain strides it is counted in closed
+form.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from kvlayout.address import AddressMap, Owner
 from kvlayout.arrays import integers
 from kvlayout.errors import LayoutError, check_int
+from kvlayout.lattice import count_sums
 from kvlayout.layout import KVCacheLayout, as_layout
 from kvlayout.placement import get_kv_cache_config_from_groups
 from kvlayout.plan import Plan
+
+_MOST_CELLS = 1 << 24  # of a page that are listed
+_MOST_BYTES = 1 << 24  # of a page whose interior isn't plain strides, and has to be gone through
 
 
 class WrongReader:
@@ -55,20 +62,33 @@ class WrongReader:
             if 0 in shape:
                 continue
             here = blocks < shape[0]
-            values, right = self._moved(layer)
-            wanted = -self._page_moved(layer, blocks[here])
-            place = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
-            found[row, here] = 1 - np.where(values[place] == wanted, right[place], 0)
+            found[row, here] = 1 - self._right(layer, -self._page_moved(layer, blocks[here]))
         return found
 
-    def cells(self, layer: str | int, block: int) -> np.ndarray:
-        """Return the share of wrongly read bytes of one page by cell, [head slots, states]."""
+    def cells(self, layer: str | int, block: int, heads: int | None = None, states: int | None = None) -> np.ndarray:
+        """Return the share of wrongly read bytes of one page by cell, [head slots, states].
+
+        ``heads``, ``states``: how many of them, from the first on; None for all. LayoutError for more
+        than are listed.
+        """
         index = self.writer.layer_index(layer)
         block = check_int("block", block, minimum=0)
         self.writer.offset(index, block)
-        inner = self._inner_moved(index)
-        moved = inner + self._page_moved(index, np.array([block]))[0]
-        return (moved != 0).mean(axis=2)
+        _, *extents, content = self.writer.shape(index)
+        heads, states = (n if given is None else min(n, check_int(name, given, minimum=0)) for name, given, n in
+                         zip(("heads", "states"), (heads, states), extents))
+        if heads * states > _MOST_CELLS:
+            raise LayoutError("states", states, f"are {heads * states:,} cells; at most {_MOST_CELLS:,} are listed",
+                              "Ask for the first heads and states")
+        moved = self._page_moved(index, np.array([block]))[0]
+        if not self._is_plain(index):
+            return (self._inner_moved(index)[:heads, :states] + moved != 0).mean(axis=2)
+        of_head, of_state, of_byte = self._steps(index)
+        moved = moved + np.arange(heads)[:, None] * of_head + np.arange(states) * of_state
+        if not of_byte or content <= 1:
+            return (moved != 0).astype(float)
+        hit, rest = np.divmod(-moved, of_byte)  # the byte that is read rightly, if it is one of the cell's
+        return 1 - ((rest == 0) & (hit >= 0) & (hit < content)) / content
 
     def reads(self, layer: str | int, block: int, head: int = 0, state: int = 0, byte: int = 0) -> Owner | None:
         """Return whose byte the reader takes for this coordinate; None for padding and outside the allocation."""
@@ -86,6 +106,23 @@ class WrongReader:
         return all(not np.nan_to_num(self.shares([index], np.arange(min(2, self.writer.shape(index)[0])))).any()
                    for index in range(len(self.writer.layers)))
 
+    def _right(self, layer: int, wanted: np.ndarray) -> np.ndarray:
+        """The share of a page that is read at each of these distances from the page's own."""
+        if self._is_plain(layer):
+            extents = self.writer.shape(layer)[1:]
+            return count_sums(extents, self._steps(layer), wanted) / math.prod(extents)
+        values, right = self._moved(layer)
+        place = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
+        return np.where(values[place] == wanted, right[place], 0)
+
+    def _is_plain(self, layer: int) -> bool:
+        return all(one.region(layer).interior.scope == "state" for one in (self.writer, self.reader))
+
+    def _steps(self, layer: int) -> tuple[int, ...]:
+        """Bytes by which one more head slot, state and byte is read further away than it was written."""
+        return tuple(theirs - ours for ours, theirs in
+                     zip(*(one.strides(layer)[1:] for one in (self.writer, self.reader))))
+
     def _moved(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (sorted distances, the share of a page that is read at that distance from the page's own)."""
         key = self._key(layer)
@@ -98,12 +135,11 @@ class WrongReader:
         return self.writer.region(layer).tensor_index, self.reader.region(layer).tensor_index
 
     def _inner_moved(self, layer: int) -> np.ndarray:
-        """Bytes from where each byte of a page was written to where it is read, page starts aside: [H, N, C or 1]."""
+        """Bytes from where each byte of a page was written to where it is read, page starts aside: [H, N, C]."""
         _, heads, states, content = self.writer.shape(layer)
-        plain = all(one.region(layer).interior.scope == "state" for one in (self.writer, self.reader))
-        # Where both keep a state's bytes side by side, one stands for all.
-        if plain and self.writer.strides(layer)[3] == self.reader.strides(layer)[3]:
-            content = min(content, 1)
+        if heads * states * content > _MOST_BYTES:
+            raise LayoutError("block_size", states, f"states make a page of {heads * states * content:,} bytes in an "
+                              f"order of its own; at most {_MOST_BYTES:,} are compared", "Choose smaller blocks")
         inner = (np.arange(heads)[:, None, None], np.arange(states)[:, None], np.arange(content))
         offsets = [one.offset(layer, 0, *inner) - one.offset(layer, 0) for one in (self.writer, self.reader)]
         starts = [self._start(one, layer) - one.offset(layer, 0) for one in (self.writer, self.reader)]

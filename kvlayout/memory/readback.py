@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
@@ -10,13 +12,16 @@ from kvlayout.memory.cache import KVCache
 from kvlayout.memory.checks import check_provable
 from kvlayout.readers import WrongReader
 
+_MOST_BYTES = 1 << 26  # of a page; its addresses take eight times as much
+
 
 def read_as(cache: KVCache, reader: WrongReader, layer: str | int, block: int) -> np.ndarray:
     """Return the share (0 to 1) of bytes that the reader gets wrong of one page, cell by cell: [head slots, states].
 
     Random bytes are written through the cache's own view of the page, then the bytes at the reader's addresses are
     compared with them; a byte is right where all of four fillings arrive. The page's content is put back.
-    Raises LayoutError for a cache without bytes, that is being proven, or of another map than ``reader.writer``.
+    Raises LayoutError for a cache without bytes, that is being proven, or of another map than ``reader.writer``,
+    and for a page of more than 64 MiB.
     """
     check_provable(cache)
     if not isinstance(reader, WrongReader):
@@ -29,6 +34,9 @@ def read_as(cache: KVCache, reader: WrongReader, layer: str | int, block: int) -
             getattr(writer, what)(index) != getattr(reader.writer, what)(index) for what in ("shape", "strides")
     ) or start != reader.writer.offset(index, block):
         raise LayoutError("cache", cache, f"isn't the one that {reader} was written in", "Allocate that plan")
+    page_bytes = math.prod(writer.shape(index)[1:])
+    if page_bytes > _MOST_BYTES:
+        raise LayoutError("block", block, f"is a page of {page_bytes:,} bytes; at most {_MOST_BYTES:,} are read back")
     with cache.exclusive():
         return _read(cache, reader, index, block)
 

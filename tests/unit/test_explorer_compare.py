@@ -1,11 +1,13 @@
 """The Compare tab: what it draws is what the reader library says, in any layout, and what can't be is explained."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
 
 import kvlayout as kv
+from kvlayout.bench import PrototypeBackend
 from kvlayout.layout import KVCacheLayout
 from kvlayout.readers import compare_readers
 from kvlayout_widgets import Explorer
@@ -130,3 +132,20 @@ def test_numbers_in_pages_stand_apart_and_are_large_enough(blocks):
     assert bool(numbers) == (blocks <= 12) and all(size >= 6.5 for size in sizes)
     for one in numbers:  # pages are drawn 420 pixels wide
         assert text_width(one.text, one.size) <= 0.8 * (420) / blocks
+
+
+@pytest.mark.parametrize("size", [2**22, 2**40])
+def test_kernel_blocks_of_any_size_are_compared_in_bounded_time(size):
+    class Long(PrototypeBackend):
+        kernel_block_sizes = (size,)
+
+    shown = Explorer(kv.Selection(model="Qwen/Qwen3-0.6B", num_blocks=1, block_size=size), backends=[Long])
+    shown.state.try_change(backend="Long")
+    started = time.process_time()
+    shown.show("Compare")
+    assert time.process_time() - started < 1
+    tab = shown.tabs["Compare"]
+    assert shown._status.value == "" and tab.drawing.cells.shape == (8, 64)
+    assert shown.plan.kernel_block_sizes == (size,) and tab.reader.writer.shape(0)[2] == size
+    # Heads and states swapped: the first and the last state of a page are where they were, all others elsewhere.
+    assert tab.drawing.cells[0, 0] == 0 and tab.drawing.cells.sum() == 8 * 64 - 1

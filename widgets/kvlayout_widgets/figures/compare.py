@@ -68,10 +68,9 @@ class CompareFigure(Drawing):
                 ruler.set(ruler.positions, [wording.layer_number(written.layers[int(i)]) for i in ruler.positions])
         self.cells = None
         if selected is not None:
-            cells = reader.cells(selected.layer, selected.block)
-            self._cell_total = cells.shape
-            self.cells = np.ma.masked_invalid(cells[:DRAWN["H"], :DRAWN["N"]])
-            self._draw(1, self.cells, (0, 0), "HN", cells.shape)
+            cells = reader.cells(selected.layer, selected.block, DRAWN["H"], DRAWN["N"])
+            self.cells = np.ma.masked_invalid(cells)
+            self._draw(1, self.cells, (0, 0), "HN", written.shape(selected.layer)[1:3])
         self._select(selected)
         self._say(selected, title)
 

@@ -81,7 +81,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
     made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for name, width in zip(columns, widths):
         justify = "right" if name.startswith("#") else "left"
-        made.add_column(Text(name.removeprefix("#")), justify=justify, width=width)
+        made.add_column(Text(name.removeprefix("#")), justify=justify, width=width, overflow="fold")
     for row in cells:
         made.add_row(*map(Text, row))
     _console(sum(widths) + _GAP * (len(widths) - 1)).print(made, highlight=False)

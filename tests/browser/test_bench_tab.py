@@ -46,7 +46,7 @@ def test_the_panels(lab, lab_page):
     explorer.notebook.screenshot("bench-layouts-forced", of=explorer.root)
 
     explorer.panel("Backends")
-    explorer.root.get_by_text("95 of 95 backends of vLLM 0.33.0").wait_for()
+    explorer.root.get_by_text("96 of 96 backends of vLLM 0.33.0 and of your own").wait_for()
     explorer.notebook.screenshot("bench-backends-all", of=explorer.root)
     press(explorer, "What can I run?")
     select(explorer, "Platform", "cuda")

@@ -139,7 +139,9 @@ def matrix_html(matrix: BackendMatrix, part: str, used: set[str]) -> str:
     names = list(KVCacheLayout.__members__)
     cells = [(_name(row, row.backend in used), *(cell_html(row.cells[name]) for name in names),
               "".join(paragraph(one, "note") for one in row.not_settled)) for row in rows]
-    said = f"{len(rows):,} of {len(matrix) + len(matrix.excluded):,} backends of vLLM {matrix.version}"
+    listed = {row.backend for row in matrix} | set(matrix.excluded)
+    own = " and of your own" if listed - set(backends(matrix.version)) else ""
+    said = f"{len(rows):,} of {len(listed):,} backends of vLLM {matrix.version}{own}"
     if not rows:
         named = f" and has {part!r} in its name" if part else ""
         shown = paragraph(f"✗ No backend of vLLM {matrix.version} does all that{named}.", "note")

@@ -25,6 +25,8 @@ _RESERVE_BYTES = 1 << 32  # of zeros behind the room, on each side, where memory
 _DEVICE_RESERVE_BYTES = 1 << 26  # on a GPU, whose memory is taken, but is quickly looked through
 _ALIGNMENT_BYTES = 4096
 _CHUNK_ELEMENTS = 1 << 28
+_NEAR_ELEMENTS = 256  # that hold fingerprints together around a token's place in a far case
+_MOST_NEAR = 256  # such stretches, and for each the eight beside it and in the blocks beside
 
 
 class Arena:
@@ -111,6 +113,26 @@ def sorted_once(places: np.ndarray) -> np.ndarray:
     first = np.ones(len(places), dtype=bool)
     first[1:] = places[1:] != places[:-1]
     return places[first]
+
+
+def neighbourhood(case: Case, offsets: np.ndarray) -> np.ndarray:
+    """Return elements around byte ``offsets``, and around the same places of the blocks before and after, in order.
+
+    They are counted from where the allocation begins; not all are near where there are very many offsets.
+    """
+    item, amap = dtype_size_bytes(case.spec.dtype), case.address_map
+    stride = amap.offset(case.layer, 1) - amap.offset(case.layer, 0)
+    here = sorted_once(offsets // (item * _NEAR_ELEMENTS))
+    here = here[::-(-len(here) // _MOST_NEAR)]
+    chunks = np.concatenate([here + shift for step in (-1, 0, 1) for shift in
+                             step * stride // (item * _NEAR_ELEMENTS) + np.arange(-1, 2)])
+    return (sorted_once(chunks)[:, None] * _NEAR_ELEMENTS + np.arange(_NEAR_ELEMENTS)).ravel()
+
+
+def without(places: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the places that are none of ``others``, which are in order."""
+    index = np.minimum(np.searchsorted(others, places), len(others) - 1)
+    return places[others[index] != places] if len(others) else places
 
 
 def has_background(case: Case) -> bool:

@@ -37,17 +37,23 @@ def check_writer(
 
     key [tokens, heads, head_size] and value [tokens, heads, head_size_v] come in the cache's dtype (fp8 as uint8),
     for their bytes to be stored unchanged; ``kv_cache`` is the layer's view [B, H, N, C] as vLLM 0.33 hands it out, B
-    and N in kernel blocks where those split the manager's, to be written in place; slot_mapping int64 [tokens], -1
-    for a token to be ignored. The whole allocation is watched: other tokens and layers, padding, and room around it.
+    and N in kernel blocks where those split the manager's, to be written in place; slot_mapping int64 [tokens],
+    negative for a token to be ignored: mostly -1, vLLM's own. The whole allocation is watched: other tokens and
+    layers, padding, and room around it.
 
     ``layouts``: members, names or PhysicalLayouts; None means those of ``backend``, or all six. ``backend``: a name,
     class or object as for :func:`kvlayout.as_backend`; it repacks the spec, chooses kernel blocks, limits head sizes
     and dtypes to those that it lists (V's size follows K's), and declares where in a page K and V lie, and scales,
     which then stand behind the values in key and value.
     ``cases``: how many shapes, the given spec first, then random ones; ``vary``: what may differ in them, of
-    ``VARY``; its "far_blocks" adds one shape a layout whose offsets pass 2^31 elements, in memory that is only
-    reserved. A writer that raises is a finding; one that touches an address over 4 GiB away from its cache (64 MiB on
-    a GPU) can still end the process. Raises LayoutError for arguments that no shape can be made from.
+    ``VARY``; its "far_blocks" adds one shape a layout whose offsets pass 2^32 elements (2^31 where less than twice
+    the cache is free), in memory that is only reserved. A kernel that copies its cache makes it real, which takes up
+    to a minute a layout: leave "far_blocks" out for such a one.
+
+    A writer that raises is a finding; one that touches an address over 4 GiB away from its cache (64 MiB on a GPU)
+    can still end the process, and one that never returns isn't stopped. Zeros that are written are seen in the cache
+    and 16 KiB around it, in far shapes near the tokens' places; anything else is seen everywhere. The report's
+    ``not_checked`` says what was left out. Raises LayoutError for arguments that no shape can be made from.
     """
     return _check(run_writer, "writer", writer, spec, layouts, cases, seed, backend, vary, device)
 
@@ -66,11 +72,12 @@ def check_reader(
     """Run ``reader(kv_cache, block_table, seq_lens)`` and report where each element that it returned came from.
 
     block_table int32 [requests, columns] and seq_lens int32 [requests] are as vLLM's: blocks aren't contiguous, the
-    last one is mostly partial, and columns behind a request's own blocks hold block 0 or stale ids. The reader gives
+    last one is mostly partial, and columns behind a request's own blocks hold block 0 or stale ids. Where pages are
+    large, requests are cut, so that a shape asks for about a million elements. The reader gives
     (key, value) [requests, longest, heads, head_size or head_size_v] in the cache's dtype; what it returns behind a
     request's end isn't looked at. A reader that changes the cache, raises, or returns another shape is a finding.
-    A reader with a parameter ``head_size`` is told how many elements of a state are K; without one it can't know, and
-    head sizes of K and V that differ from each other aren't tried.
+    A reader with a parameter ``head_size`` (by keyword, or the fourth) is told how many elements of a state are K;
+    without one it can't know, and head sizes of K and V that differ from each other aren't tried.
 
     The other arguments, and errors, are those of :func:`check_writer`.
     """
@@ -125,19 +132,26 @@ def _changed_by(backend: Backend | None, spec: KVCacheSpec) -> list[str]:
 
 
 def _far(run: Callable, kernel, shapes: Shapes, first: int, place: torch.device, tally: Tally) -> list[str]:
-    """Run one case a layout whose offsets pass 2^31 elements; return why some weren't run."""
-    reasons = []
+    """Run one case a layout whose offsets pass 2^32 elements, or 2^31 where memory is short; return what wasn't."""
+    reasons, short = [], {32: {}, 31: {}}
     for number, layout in enumerate(shapes.layouts, start=first):
-        try:
-            case: Case = shapes.far_case(number, layout)
-        except LayoutError as error:
-            reasons.append(f"offsets past 2^31 in {layout.name}: the given spec can't be planned so ({error.rule}).")
-            continue
-        outcome = run(kernel, case, place)
-        if isinstance(outcome, str):
-            reasons.append(f"offsets past 2^31 in {layout.name}: {outcome}.")
-        else:
-            tally.add(case, outcome)
+        for bits in short:
+            try:
+                case: Case = shapes.far_case(number, layout, bits)
+            except LayoutError as error:
+                reasons.append(f"offsets past 2^31 in {layout.name}: the given spec can't be planned so "
+                               f"({error.rule}).")
+                break
+            outcome = run(kernel, case, place)
+            if not isinstance(outcome, str):
+                tally.add(case, outcome)
+                break
+            short[bits][layout.name] = outcome
+    for bits, layouts in short.items():
+        # What passes 2^31 in no way doesn't pass 2^32 either.
+        told = {name: why for name, why in layouts.items() if bits == 31 or name not in short[31]}
+        if told:
+            reasons.append(f"offsets past 2^{bits} in {', '.join(told)}: {next(iter(told.values()))}.")
     return reasons
 
 

@@ -9,7 +9,16 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from kvlayout.bench.arena import Arena, far_arena, has_background, integer_type, near_arena, sorted_once
+from kvlayout.bench.arena import (
+    Arena,
+    far_arena,
+    has_background,
+    integer_type,
+    near_arena,
+    neighbourhood,
+    sorted_once,
+    without,
+)
 from kvlayout.bench.calling import call_kernel
 from kvlayout.bench.case import Case
 from kvlayout.bench.fault import Fault, case_fault, raised
@@ -29,7 +38,7 @@ def run_reader(reader: Reader, case: Case, device: torch.device) -> Observation 
     if has_background(case):
         with near_arena(case, device, 0) as arena:
             return _read(reader, arena, np.arange(*arena.marked), rows, expected)
-    places = _with_wraps(expected // dtype_size_bytes(case.spec.dtype))
+    places = sorted_once(np.concatenate([_with_wraps(case, expected), neighbourhood(case, expected)]))
     with far_arena(case, device, len(places)) as arena:
         if isinstance(arena, str):
             return arena
@@ -49,10 +58,15 @@ def _head_size_parameter(reader: Reader) -> inspect.Parameter | None:
         return None
 
 
-def _with_wraps(elements: np.ndarray) -> np.ndarray:
-    """The elements of a far case, and those where a product that wraps at 32 bits would look for them."""
-    wrapped = [elements + times * 2**32 for times in (-1, 0, 1)]
-    return sorted_once(np.concatenate([*wrapped, elements % 2**32]))
+def _with_wraps(case: Case, expected: np.ndarray) -> np.ndarray:
+    """The elements at ``expected`` offsets in a far case, and where products that wrap would look for them.
+
+    Of elements and of bytes, signed and unsigned, at 32 bits, counted from where the layer's view begins.
+    """
+    item = dtype_size_bytes(case.spec.dtype)
+    inside = expected - case.address_map.offset(case.layer, 0)
+    wraps = [(inside + sign) // unit * unit for unit in {2**32, 2**32 * item} for sign in (0, unit // 2)]
+    return np.concatenate([expected, *((expected - lost)[lost != 0] for lost in wraps)]) // item
 
 
 def _read(reader: Reader, arena: Arena, places: np.ndarray, rows: Rows, expected: np.ndarray) -> Observation | Fault:
@@ -73,9 +87,7 @@ def _read(reader: Reader, arena: Arena, places: np.ndarray, rows: Rows, expected
     found = np.where(known, (places[np.where(known, number, 0)] - arena.first) * item, NOWHERE)
     changed = places[codes.numbers(kept) != numbers]
     others = np.concatenate(around)
-    index = np.minimum(np.searchsorted(places, others), len(places) - 1)
-    others = others[places[index] != others]
-    stray = sorted_once(np.concatenate([changed, others]))
+    stray = sorted_once(np.concatenate([changed, without(others, places)]))
     return replace(Observation(arena.case, rows, expected, found), stray=(stray - arena.first) * item)
 
 

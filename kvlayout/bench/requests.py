@@ -9,6 +9,8 @@ import numpy as np
 from kvlayout.slot_mapping import NULL_BLOCK
 
 _MOST_NEW = 6  # tokens of one request that are new: an interpreted kernel takes milliseconds for each
+_MOST_READ, _MOST_FAR = 1 << 20, 1 << 18  # elements of K and V that a case reads, about: each is accounted for
+_LARGE_BLOCK = 1 << 17  # elements: far requests over larger ones have one block each
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +20,8 @@ class Requests:
     Attributes:
         block_table: int32 [requests, columns]; what lies behind a request's own blocks is other requests' or block 0
         seq_lens: int32 [requests], tokens, at least 1
-        slots: int64 [tokens], where the new tokens of all requests go; -1 for a token that is to be ignored
+        slots: int64 [tokens], where the new tokens of all requests go; negative for a token that is to be ignored:
+            mostly -1, as vLLM's scheduler gives it, sometimes another one, which vLLM's kernels skip as well
     """
 
     block_table: np.ndarray
@@ -26,20 +29,29 @@ class Requests:
     slots: np.ndarray
 
 
-def draw_requests(rng: np.random.Generator, num_blocks: int, block_size: int, kernel_block_size: int) -> Requests:
-    """Return one to three requests over a shuffled pool of ``num_blocks`` manager blocks; block 0 is never theirs."""
+def draw_requests(rng: np.random.Generator, num_blocks: int, block_size: int, kernel_block_size: int,
+                  token_elements: int = 1) -> Requests:
+    """Return one to three requests over a shuffled pool of ``num_blocks`` manager blocks; block 0 is never theirs.
+
+    ``token_elements``: of K and V of a token, all heads; requests are shorter where that makes them large.
+    """
     ids = 1 + rng.permutation(num_blocks - 1)
     count = int(rng.integers(1, min(3, len(ids)) + 1))
     cuts = np.sort(rng.choice(np.arange(1, len(ids)), count - 1, replace=False)) if count > 1 else []
-    return _requests(rng, [list(part) for part in np.split(ids, cuts)], block_size, kernel_block_size)
+    return _requests(rng, [list(part) for part in np.split(ids, cuts)], block_size, kernel_block_size,
+                     _MOST_READ // token_elements)
 
 
-def far_requests(rng: np.random.Generator, num_blocks: int, block_size: int, kernel_block_size: int) -> Requests:
-    """Return two requests whose blocks lie at both ends of a large pool and in its middle."""
-    return _requests(rng, [[num_blocks - 1, 1], [num_blocks // 2 + 1, num_blocks - 2]], block_size, kernel_block_size)
+def far_requests(rng: np.random.Generator, num_blocks: int, block_size: int, kernel_block_size: int,
+                 token_elements: int = 1) -> Requests:
+    """Return two requests whose blocks lie at both ends of a large pool and in its middle; four, of large blocks."""
+    blocks_of = [[num_blocks - 1, 1], [num_blocks // 2 + 1, num_blocks - 2]]
+    if block_size * token_elements > _LARGE_BLOCK:
+        blocks_of = [[block] for blocks in blocks_of for block in blocks]
+    return _requests(rng, blocks_of, block_size, kernel_block_size, _MOST_FAR // token_elements)
 
 
-def _requests(rng, blocks_of: list[list[int]], block_size: int, kernel_block_size: int) -> Requests:
+def _requests(rng, blocks_of: list[list[int]], block_size: int, kernel_block_size: int, most: int) -> Requests:
     # The last block is mostly a partial one.
     seq_lens = [(len(blocks) - 1) * block_size + int(rng.integers(1, block_size + 1)) for blocks in blocks_of]
     slots = []
@@ -47,8 +59,10 @@ def _requests(rng, blocks_of: list[list[int]], block_size: int, kernel_block_siz
         first = max(0, length - int(rng.integers(1, _MOST_NEW + 1)))
         slots += [blocks[position // block_size] * block_size + position % block_size
                   for position in range(first, length)]
-    for _ in range(int(rng.integers(0, 3))):
-        slots.insert(int(rng.integers(0, len(slots) + 1)), -1)
+    ignored = np.random.default_rng(slots).choice([-1, -1, -2, -block_size], 2)
+    for slot in ignored[:int(rng.integers(0, 3))]:
+        slots.insert(int(rng.integers(0, len(slots) + 1)), slot)
+    longest = max(1, most // len(blocks_of))
     ratio = block_size // kernel_block_size
     columns = max(map(len, blocks_of)) * ratio + int(rng.integers(0, 3))
     table = np.full((len(blocks_of), columns), NULL_BLOCK, dtype=np.int32)
@@ -57,4 +71,4 @@ def _requests(rng, blocks_of: list[list[int]], block_size: int, kernel_block_siz
         # A row is written over, never cleared: behind its end lie ids of requests that are gone.
         table[row] = rng.choice(own, columns) if rng.integers(2) else NULL_BLOCK
         table[row, :len(own)] = own
-    return Requests(table, np.array(seq_lens, dtype=np.int32), np.array(slots, dtype=np.int64))
+    return Requests(table, np.minimum(seq_lens, longest).astype(np.int32), np.array(slots, dtype=np.int64))

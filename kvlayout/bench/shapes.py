@@ -23,7 +23,7 @@ from kvlayout.layout import KVCacheLayout
 from kvlayout.placement import get_kv_cache_config_from_groups
 from kvlayout.spec import AttentionSpec, MultipleOf, UniformTypeKVCacheSpecs
 
-# What may differ from the given spec. far_blocks: one case a layout whose offsets pass 2^31 elements.
+# What may differ from the given spec. far_blocks: one case a layout whose offsets pass 2^32 elements, or 2^31.
 VARY = ("num_kv_heads", "head_size", "head_size_v", "block_size", "dtype", "page_size_padded", "kernel_block_size",
         "far_blocks")
 
@@ -34,7 +34,6 @@ _BLOCK_SIZES = (1, 2, 4, 6, 8, 16)
 _ODD_HEAD_SIZES = (46,)  # a backend of vLLM takes multiples of 8 at best
 _DTYPES = ("bfloat16", "float16", "float32", "uint8")
 _TRIES = 100
-_FAR = 2**31
 _LARGE_PAGE = 1 << 18  # elements: of larger ones a pool has few, so that a case stays a matter of milliseconds
 
 
@@ -70,13 +69,13 @@ class Shapes:
         turn, place = divmod(number, len(self.layouts))
         return self._draw(number, self.layouts[place], plain=turn == 0)
 
-    def far_case(self, number: int, layout: KVCacheLayout) -> Case:
-        """Return a case of the spec as given whose element offsets inside the layer pass 2^31."""
+    def far_case(self, number: int, layout: KVCacheLayout, bits: int = 31) -> Case:
+        """Return a case of the spec as given whose element offsets inside the layer pass 2^``bits``."""
         rng = np.random.default_rng([self._seed, number])
         spec = self._packed(self._spec)
         count = 2 if layout.is_block_outermost else 1
         block = spec.page_size_bytes // dtype_size_bytes(spec.dtype)
-        num_blocks = _FAR // (count * block) + 3
+        num_blocks = 2**bits // (count * block) + 3
         size = self._kernel_block_size(rng, spec, frozenset())
         return self._case(rng, number, layout, [spec] * count, count - 1, num_blocks, size, is_far=True)
 
@@ -203,8 +202,9 @@ class Shapes:
         for region in address_map.regions:
             layer_views(region.geometry, region.tensor.layers, region.spec.dtype, config.size_bytes)
         draw = far_requests if is_far else draw_requests
-        return Case(number, address_map, names[local], spec, self._given, token_sides(spec, interiors[names[local]]),
-                    draw(rng, num_blocks, spec.block_size, size), bool(rng.integers(2)), is_far)
+        sides = token_sides(spec, interiors[names[local]])
+        asked = draw(rng, num_blocks, spec.block_size, size, sum(len(side.slot) for side in sides))
+        return Case(number, address_map, names[local], spec, self._given, sides, asked, bool(rng.integers(2)), is_far)
 
 
 def _check_spec(argument: str, spec: object) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena, sorted_once
+from kvlayout.bench.arena import Arena, far_arena, has_background, near_arena, neighbourhood, sorted_once, without
 from kvlayout.bench.calling import call_kernel
 from kvlayout.bench.case import Case
 from kvlayout.bench.fault import Fault
-from kvlayout.bench.observation import UNKNOWN, Observation, observe_writes
+from kvlayout.bench.observation import UNKNOWN, Observation, expected_offsets, observe_writes
 
 Writer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], object]
 
@@ -19,15 +19,22 @@ Writer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], obje
 def run_writer(writer: Writer, case: Case, device: torch.device) -> Observation | Fault | str:
     """Return what ``writer`` did in ``case``; a Fault where it raised, a clause where the machine can't run it."""
     count = len(case.requests.slots) * sum(len(side.slot) for side in case.sides)
-    with (near_arena if has_background(case) else far_arena)(case, device, count) as arena:
-        return arena if isinstance(arena, str) else _run(writer, arena, count)
+    if has_background(case):
+        with near_arena(case, device, count) as arena:
+            return _run(writer, arena, count, np.arange(*arena.marked))
+    slots = case.requests.slots
+    near = neighbourhood(case, expected_offsets(case, slots[slots >= 0]).ravel())
+    with far_arena(case, device, count + len(near)) as arena:
+        if isinstance(arena, str):
+            return arena
+        near += arena.first
+        return _run(writer, arena, count, near[(near >= 0) & (near < arena.size)])
 
 
-def _run(writer: Writer, arena: Arena, count: int) -> Observation | Fault:
+def _run(writer: Writer, arena: Arena, count: int, marked: np.ndarray) -> Observation | Fault:
     # Numbers below ``count`` are the elements handed over, the rest the marked places themselves. Nobody can look at
     # all elements around: they are zero before, and what isn't zero then was written.
-    marked = slice(*arena.marked)
-    own = count + np.arange(marked.stop - marked.start)
+    own = count + np.arange(len(marked))
     inside, places, around = [], [], []
     for turn in range(arena.codes.turns):
         arena.clear()
@@ -36,14 +43,14 @@ def _run(writer: Writer, arena: Arena, count: int) -> Observation | Fault:
         if fault is not None:
             return fault
         inside.append(arena.read(marked))
-        places.append(arena.nonzero_around())
+        places.append(without(arena.nonzero_around(), marked))
         around.append(arena.read(places[-1]))
     numbers = arena.codes.numbers(inside)
     changed = np.flatnonzero(numbers != own)
     other, other_numbers = _together(arena, places, around)
     ids = np.concatenate([numbers[changed], other_numbers])
     ids = np.where(ids < count, ids, UNKNOWN)  # content of another place is nothing that was handed over
-    changed = np.concatenate([marked.start + changed, other])
+    changed = np.concatenate([marked[changed], other])
     order = np.argsort(changed)
     offsets = (changed[order] - arena.first) * arena.codes.dtype.itemsize
     return observe_writes(arena.case, offsets, ids[order])

@@ -46,6 +46,8 @@ class Field:
     element_stride: int | None = None
 
     def __post_init__(self):
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise LayoutError("Field.name", self.name, "must be a word", "Name it K, V, K scale, padding ...")
         for name, minimum in (("offset", 0), ("num_elements", 1), ("element_bits", 1)):
             check_int(f"Field.{name}", getattr(self, name), minimum=minimum)
         if self.num_elements * self.element_bits % 8:
@@ -53,6 +55,11 @@ class Field:
                               f"of {self.element_bits} bits must fill whole bytes")
         if self.element_stride is not None and self.element_bits % 8:
             raise LayoutError("Field.element_stride", self.element_stride, "needs elements of whole bytes")
+
+    @property
+    def is_value(self) -> bool:
+        """Whether it belongs to V: "V", "V scale" ...; all other fields but padding are the key's."""
+        return self.name.split()[0] == "V"
 
     @property
     def size_bytes(self) -> int:

@@ -170,7 +170,11 @@ def _element_fault(seen: Observation, index: int, kind: str) -> Fault:
     if expected is not None:
         head += f" belongs at byte {expected:,}"
     if kind == "not-written":
+        touched = (seen.held != OLD).any() or len(seen.stray)
         tail = "; nothing was written there"
+        if not touched:
+            tail += (", nor anywhere else: perhaps a copy of the cache was written to (reshape() makes one of a view "
+                     "that isn't contiguous)")
     elif kind == "wrong-value":
         tail = f"; there is now {_held(seen, int(seen.held[index]))}"
     elif kind == "unknown-value":

@@ -9,12 +9,12 @@ import numpy as np
 from kvlayout.address import AddressMap
 from kvlayout.bench.observation import NOWHERE, OLD, Observation
 
-UNTOUCHED, RIGHT, MISSING, WRONG, STRAY = range(5)
-SIGNS = "·■○×!"
+UNTOUCHED, RIGHT, MISSING, WRONG, STRAY, CHANGED = range(6)
+SIGNS = "·■○×!#"
 _WRITER = ("untouched, as it should be", "written as it should be", "not written", "holds a wrong value",
-           "written, and shouldn't be")
+           "written, and shouldn't be", None)
 _READER = ("not read, as it should be", "read as it should be", "another place was read for it", None,
-           "read, and nobody asked for it")
+           "read, and nobody asked for it", "written over, by a reader")
 _MOST_BLOCKS = 64
 _MOST_LINES = 48
 
@@ -26,7 +26,8 @@ class KernelMap:
     Attributes:
         case, layout: number and name; ``layers``: names, and ``layer``: the one under test
         blocks: ids of the blocks that are shown: all of a small pool, else those that were touched or should be
-        cells: int8 [layers, blocks, heads, states, 2 for K and V], of UNTOUCHED, RIGHT, MISSING, WRONG, STRAY
+        cells: int8 [layers, blocks, heads, states, 2 for K and V], of UNTOUCHED, RIGHT, MISSING,
+            WRONG, STRAY, and CHANGED for what a reader wrote over
         padding_elements, outside_elements: how many were touched in padding, and outside the allocation
         is_writer: what the signs mean, see ``legend``
     """
@@ -69,7 +70,7 @@ def kernel_map(seen: Observation) -> KernelMap:
     right = seen.expected[~seen.ignored & ~seen.wrong]
     lost = seen.wrong & (seen.held == OLD) if is_writer else seen.wrong
     marks = [(RIGHT, right), (MISSING, seen.expected[lost]), (WRONG, seen.expected[seen.wrong & ~lost]),
-             (STRAY, seen.stray)]
+             (STRAY if is_writer else CHANGED, seen.stray)]
     if not is_writer:
         other = seen.found[seen.wrong & (seen.found != NOWHERE)]
         marks.append((STRAY, other[~np.isin(other, seen.expected)]))
@@ -106,5 +107,5 @@ def _value_bytes(amap: AddressMap, layer: int) -> np.ndarray:
     found = np.zeros((heads, content), dtype=np.int64)
     for head in range(heads):
         for begin, field in amap.region(layer).interior.slot_fields(head):
-            found[head, begin:begin + field.size_bytes] = field.name.split()[0] == "V"
+            found[head, begin:begin + field.size_bytes] = field.is_value
     return found

@@ -51,7 +51,7 @@ def token_sides(spec: AttentionSpec, interior: Interior) -> tuple[Side, Side]:
                 raise LayoutError("spec", spec, "has a page that is packed in an order that nobody declared", _CURE)
             if begin % item or field.size_bytes % item:
                 raise LayoutError("interior", field.name, f"must begin and end at whole {spec.dtype} elements")
-            side = "V" if field.name.split()[0] == "V" else "K"
+            side = "V" if field.is_value else "K"
             places[side] += [(slot, byte) for byte in range(begin, begin + field.size_bytes, item)]
     sides = []
     for name, found in places.items():

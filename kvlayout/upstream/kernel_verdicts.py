@@ -1,7 +1,8 @@
 """Verdicts on kernels in Triton, our examples and vLLM's own: run where they can be, else as they were recorded.
 
-``python -m kvlayout.upstream.kernel_verdicts FILE`` runs all of them and writes their record; it needs vLLM 0.33 with
-triton, and no GPU.
+``python -m kvlayout.upstream.kernel_verdicts FILE`` runs all of them, or those named, and writes their record; it needs
+vLLM 0.33 with triton for vLLM's own, and no GPU. The records are notebooks/data/kernel-verdicts.json, and of vLLM's own
+over 500 shapes tests/recorded/writers/0.33.0.json (``--cases 500 --kernel NAME --kernel NAME``).
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvlayout.errors import LayoutError, check_int
 from kvlayout.spec import FullAttentionSpec
+
+if TYPE_CHECKING:
+    from kvlayout.bench import KernelReport
 
 SPEC = FullAttentionSpec(block_size=16, num_kv_heads=4, head_size=32, dtype="bfloat16")
 
@@ -129,14 +134,23 @@ def _kernel(name: str) -> _Kernel:
 
 
 def _run(name: str, cases: int) -> KernelVerdict:
+    report, device = _report(name, cases), triton_device()
+    return KernelVerdict(name, report.ok, tuple(report.sentences()), f"run now with {_made_with(device)}", False)
+
+
+def _report(name: str, cases: int) -> KernelReport:
     from kvlayout.bench import VARY, check_writer
 
     kernel, device = _kernel(name), triton_device()
     writer: Callable = getattr(import_module(kernel.module), kernel.function)
     # On a GPU an address out of all memory would end the process, and the flat writer has some.
     fixed = (*kernel.fixed, *(("far_blocks",) if device == "cuda" and name == "triton_flat_writer" else ()))
-    report = check_writer(writer, SPEC, cases=cases, vary=[one for one in VARY if one not in fixed], device=device)
-    return KernelVerdict(name, report.ok, tuple(report.sentences()), f"run now with {_made_with(device)}", False)
+    return check_writer(writer, SPEC, cases=cases, vary=[one for one in VARY if one not in fixed], device=device)
+
+
+def _record(report: KernelReport) -> dict:
+    return {"ok": report.ok, "cases": report.cases, "far_cases": report.far_cases, "failed": report.failed,
+            "by_layout": report.by_layout, "by_feature": report.by_feature, "text": report.sentences()}
 
 
 def _made_with(device: str) -> str:
@@ -155,15 +169,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kvlayout.upstream.kernel_verdicts", description=__doc__)
     parser.add_argument("file", type=Path, help="the JSON file to write")
     parser.add_argument("--cases", type=int, default=120, help="random shapes for each kernel")
+    parser.add_argument("--kernel", action="append", choices=NAMES, help="run only this one; may be given again")
     args = parser.parse_args(argv)
+    names = args.kernel or NAMES
     try:
-        found = [kernel_verdict(name, cases=args.cases) for name in NAMES]
+        check_int("cases", args.cases, minimum=1)
+        for name in names:
+            if why_not(name):
+                raise LayoutError("kernel", name, f"can't be run: {why_not(name)}")
+        found = {name: _record(_report(name, args.cases)) for name in names}
     except LayoutError as error:
         print(error, file=sys.stderr)
         return 2
-    record = {"date": date.today().isoformat(), "made_with": _made_with(triton_device()),
-              "verdicts": {one.kernel: {"ok": one.ok, "text": one.text} for one in found}}
-    args.file.write_text(json.dumps(record, indent=1) + "\n")
+    record = {"date": date.today().isoformat(), "made_with": _made_with(triton_device()), "verdicts": found}
+    args.file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     return 0
 
 

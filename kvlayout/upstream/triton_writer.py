@@ -3,24 +3,16 @@
 Source: vLLM 0.33.0 ``vllm/v1/attention/ops/triton_reshape_and_cache_flash.py``, called as the backends TRITON_ATTN
 (``TritonAttentionImpl.do_kv_cache_update``) and TRITON_ATTN_DIFFKV do. On a machine without a GPU, set
 TRITON_INTERPRET=1 and CUDA_VISIBLE_DEVICES="" in the environment before anything imports vllm or triton: then the
-kernels run in Python on the CPU's memory. The verdict on both, over 500 shapes each (some minutes)::
-
-    TRITON_INTERPRET=1 CUDA_VISIBLE_DEVICES="" python -m kvlayout.upstream.triton_writer VERDICT.json
+kernels run in Python on the CPU's memory. Their verdicts are recorded by ``kvlayout.upstream.kernel_verdicts``.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import torch
 
-from kvlayout.bench.kernels import check_writer
-from kvlayout.bench.shapes import VARY
 from kvlayout.errors import LayoutError
-from kvlayout.spec import FullAttentionSpec
 from kvlayout.upstream.release import found
 
 
@@ -72,27 +64,3 @@ def _ops() -> ModuleType:
         raise LayoutError("vllm", found()[0], "has Triton switched off here, as its CPU build always has",
                           "Use the official build, with TRITON_INTERPRET=1 set where there is no GPU")
     return triton_reshape_and_cache_flash
-
-
-def verdicts(cases: int = 500) -> dict:
-    """Return {"vllm": version, "device": name, "writers": {name: its report, in numbers and sentences}}.
-
-    Raises LayoutError where vLLM isn't installed, or has no Triton.
-    """
-    _ops()
-    spec = FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")
-    device, writers = "cuda" if torch.cuda.is_available() else "cpu", {}
-    # The first takes one head size for K and V.
-    for writer, fixed in ((reshape_and_cache_flash, {"head_size_v"}), (reshape_and_cache_flash_diffkv, set())):
-        report = check_writer(writer, spec, cases=cases, vary=[name for name in VARY if name not in fixed],
-                              device=device)
-        writers[writer.__name__] = {
-            "ok": report.ok, "cases": report.cases, "far_cases": report.far_cases, "failed": report.failed,
-            "by_layout": report.by_layout, "by_feature": report.by_feature, "sentences": report.sentences()}
-    return {"vllm": found()[0], "device": device, "writers": writers}
-
-
-if __name__ == "__main__":
-    verdict = verdicts()
-    Path(sys.argv[1]).write_text(json.dumps(verdict, indent=1, ensure_ascii=False) + "\n")
-    print("\n".join(f"{name}: {one['sentences'][0]}" for name, one in verdict["writers"].items()))

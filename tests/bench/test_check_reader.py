@@ -8,7 +8,7 @@ from kvlayout import FullAttentionSpec, LayoutError, MLAAttentionSpec, PhysicalL
 from kvlayout.bench import VARY, check_reader
 from kvlayout.bench.examples.paged_decode import gather
 from kvlayout.bench.fault import READ_FAULTS
-from kvlayout.bench.kernel_map import MISSING, RIGHT, STRAY, UNTOUCHED
+from kvlayout.bench.kernel_map import CHANGED, MISSING, RIGHT, STRAY, UNTOUCHED
 from kvlayout.bench.observation import NOWHERE
 from tests.far_cases import is_far, others
 
@@ -127,7 +127,8 @@ def test_a_reader_that_writes():
     report = check(clears)
     assert set(report.counts) == {"cache-changed"} and report.failed == 60
     assert "block 0, head 0, state 0, K element 0, was written over; nobody asked for that." in report.first.message
-    assert STRAY in report.map.cells
+    assert set(np.unique(report.map.cells)) == {UNTOUCHED, RIGHT, CHANGED}
+    assert "# written over, by a reader" in str(report) and "#" in str(report.map).splitlines()[1]
 
 
 @pytest.mark.parametrize(("returned", "message"), [

@@ -85,9 +85,27 @@ def test_nothing_is_written():
     assert first.shape["head_size"] == 8 and first.shape["block_size"] == 4
     assert first.coordinate | dict(slot=0, block=0, state=0) == dict(
         token=first.coordinate["token"], slot=0, block=0, state=0, head=0, side="K", element=0)
-    assert first.found is None and f"belongs at byte {first.expected:,}; nothing was written there." in first.message
+    there = f" belongs at byte {first.expected:,}; nothing was written there, nor anywhere else: "
+    assert first.found is None and there in first.message
     assert set(np.unique(report.map.cells)) == {UNTOUCHED, MISSING}
     assert "First: not-written, case 0 (LBHNC): token" in str(report) and "○ not written" in str(report)
+
+
+def test_a_copy_that_was_written_is_suspected():
+    def through_reshape(key, value, kv_cache, slot_mapping):
+        kept = slot_mapping >= 0
+        rows = kv_cache.transpose(1, 2).reshape(-1, kv_cache.shape[1], kv_cache.shape[3])
+        rows[slot_mapping[kept]] = torch.cat([key[kept], value[kept]], dim=2)
+
+    report = check(through_reshape, cases=12, vary=[])
+    assert set(report.counts) == {"not-written"}
+    assert "perhaps a copy of the cache was written to (reshape()" in report.first.message
+
+    def only_values(key, value, kv_cache, slot_mapping):
+        old = kv_cache[:1, :, 0, :8].expand(key.shape)
+        write(old, value, kv_cache, slot_mapping)
+
+    assert all("a copy of the cache" not in one.message for one in check(only_values, cases=12, vary=[]).faults)
 
 
 def test_written_elsewhere_names_both_places():

@@ -125,3 +125,14 @@ def test_many_layouts_are_counted_not_listed():
     report = check(lambda *given: None, cases=24, layouts=names, vary=[])
     by_layout = next(line for line in report.sentences() if line.startswith("By layout: LBHNC 1 of 1, "))
     assert by_layout.count(" of ") == 12 and by_layout.endswith(", and 12 more layouts.")
+
+
+@pytest.mark.parametrize("name", ["", "  ", None, 3], ids=["empty", "blank", "none", "number"])
+def test_a_field_has_a_name(name):
+    class Nameless(PrototypeBackend):
+        @classmethod
+        def interior(cls, spec):
+            return Interior((Field("K", 0, 8, 16), Field(name, 16, 8, 16)))
+
+    with pytest.raises(LayoutError, match="must be a word"):
+        check_writer(write, SPEC, backend=Nameless, cases=1)

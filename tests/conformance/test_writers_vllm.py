@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,41 +16,25 @@ from kvlayout.upstream.release import found
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests" / "recorded" / "writers" / "0.33.0.json"
+NOTEBOOKS = ROOT / "notebooks" / "data" / "kernel-verdicts.json"
 WRITERS = {"reshape_and_cache_flash", "reshape_and_cache_flash_diffkv"}
-# A process of its own: the environment must be so before anything imports triton.
-CODE = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from kvlayout.upstream.triton_writer import verdicts
-print(json.dumps(verdicts(cases=120)))
-"""
 
 
-def check(verdict: dict, cases: int) -> None:
-    assert set(verdict["writers"]) == WRITERS
-    for name, one in verdict["writers"].items():
-        assert one["ok"] and one["failed"] == 0, f"{name}: {one['sentences']}"
+def check(verdicts: dict, cases: int) -> None:
+    for name in WRITERS:
+        one = verdicts[name]
+        assert one["ok"] and one["failed"] == 0, f"{name}: {one['text']}"
         assert (one["cases"], one["far_cases"]) == (cases, 6)
         assert set(one["by_layout"]) == set(KVCacheLayout.__members__)
         assert {"kernel blocks", "page padding", "mixed pages", "ignored tokens"} <= set(one["by_feature"])
-    assert "head_size_v ≠ head_size" in verdict["writers"]["reshape_and_cache_flash_diffkv"]["by_feature"]
+    assert "head_size_v ≠ head_size" in verdicts["reshape_and_cache_flash_diffkv"]["by_feature"]
 
 
-@pytest.mark.vllm
-def test_vllms_own_writers_are_right_in_all_six_layouts():
-    if found()[1] == "cpu":
-        pytest.skip("vLLM's CPU build has Triton switched off; the official build's verdict is recorded")
-    apart = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", CODE, str(ROOT)], capture_output=True, text=True, timeout=900,
-                          env=apart)
-    assert done.returncode == 0, done.stderr[-3000:]
-    check(json.loads(done.stdout.splitlines()[-1]), 120)
-
-
-def test_the_recorded_verdict():
-    verdict = json.loads(RECORDED.read_text())
-    assert verdict["vllm"] == "0.33.0"
-    check(verdict, 500)
+@pytest.mark.parametrize(("path", "cases"), [(RECORDED, 500), (NOTEBOOKS, 120)], ids=["tests", "notebook"])
+def test_the_recorded_verdict(path, cases):
+    record = json.loads(path.read_text())
+    assert "vllm 0.33.0" in record["made_with"]
+    check(record["verdicts"], cases)
 
 
 @pytest.mark.vllm
@@ -59,7 +42,7 @@ def test_a_build_without_triton_says_so():
     if found()[1] != "cpu":
         pytest.skip("the official build has Triton")
     with pytest.raises(LayoutError, match="has Triton switched off here"):
-        triton_writer.verdicts()
+        triton_writer.reshape_and_cache_flash(*[torch.zeros(1, 1, 8)] * 2, torch.zeros(1, 1, 1, 16), torch.zeros(1))
 
 
 @pytest.mark.vllm
@@ -71,11 +54,10 @@ def test_the_record_of_the_notebook_is_what_its_command_makes(tmp_path):
     done = subprocess.run([sys.executable, "-m", "kvlayout.upstream.kernel_verdicts", str(path)], capture_output=True,
                           text=True, timeout=500, env=apart)
     assert done.returncode == 0, done.stderr[-3000:]
-    kept = json.loads((ROOT / "notebooks" / "data" / "kernel-verdicts.json").read_text())
-    # All but the seconds is the same.
-    old, new = ({name: [re.sub(r"[0-9.]+ s\)", "", line) for line in one["text"]]
-                 for name, one in found["verdicts"].items()} for found in (kept, json.loads(path.read_text())))
-    assert old == new
+    kept, made = (json.loads(one.read_text())["verdicts"] for one in (NOTEBOOKS, path))
+    for one in made.values():  # a machine with less memory says so, and tries no shape less
+        one["text"] = [line for line in one["text"] if "must be free" not in line]
+    assert made == kept
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
@@ -84,5 +66,3 @@ def test_without_vllm_it_says_so():
     for write in (triton_writer.reshape_and_cache_flash, triton_writer.reshape_and_cache_flash_diffkv):
         with pytest.raises(LayoutError, match="can't be imported: No module named 'vllm'"):
             write(nothing, nothing, torch.zeros(1, 1, 1, 16), torch.zeros(1, dtype=torch.int64))
-    with pytest.raises(LayoutError, match="can't be imported"):
-        triton_writer.verdicts()

@@ -9,7 +9,7 @@ import torch
 from kvlayout import FullAttentionSpec, MambaSpec, MLAAttentionSpec
 from kvlayout.bench import check_reader, check_writer, score_layouts
 from kvlayout.bench.examples import paged_decode, torch_writer
-from kvlayout.bench.kernel_map import MISSING, RIGHT, SIGNS, STRAY, UNTOUCHED, WRONG
+from kvlayout.bench.kernel_map import CHANGED, MISSING, RIGHT, SIGNS, STRAY, UNTOUCHED, WRONG
 from kvlayout.errors import LayoutError
 from kvlayout_widgets.figures import KernelMapFigure, TradeoffFigure, kernel_map_figure, tradeoff_figure
 from kvlayout_widgets.figures.kernel_map import MOST_ROWS, MOST_STATES
@@ -37,6 +37,12 @@ def next_state(kv_cache, block_table, seq_lens):
     return paged_decode.gather(kv_cache.roll(-1, dims=2), block_table, seq_lens)
 
 
+def clears(kv_cache, block_table, seq_lens):
+    found = next_state(kv_cache, block_table, seq_lens)
+    kv_cache[:, 0, 0] = 0
+    return found
+
+
 LARGE = FullAttentionSpec(block_size=256, num_kv_heads=32, head_size=16, dtype="float16")
 LATENT = MLAAttentionSpec(64, num_kv_heads=1, head_size=96, dtype="bfloat16")
 REPORTS = {
@@ -46,6 +52,7 @@ REPORTS = {
     "all of the layer is written": lambda: check_writer(everywhere, SPEC, cases=6, vary=[]),
     "latent": lambda: check_writer(nothing, LATENT, cases=6, vary=[]),
     "reader": lambda: check_reader(next_state, SPEC, cases=6, vary=[]),
+    "reader that writes": lambda: check_reader(clears, SPEC, cases=6, vary=[]),
 }
 
 
@@ -70,8 +77,9 @@ def test_the_map_draws_each_cell_as_what_it_is(report, theme):
                 ((rows, codes.shape[0]), (columns, codes.shape[1])))
         np.testing.assert_array_equal(codes[np.ix_(y, x)], drawing.cells[..., side])
     assert drawing.cells.max() > RIGHT  # something of what went wrong is always to be seen
-    for mark in (RIGHT, MISSING, WRONG, STRAY):
-        told = [entry for entry in drawing._legend.entries if entry.startswith(SIGNS[mark])]
+    for mark in (RIGHT, MISSING, WRONG, STRAY, CHANGED):
+        start = SIGNS[mark] if mark > RIGHT else "right"
+        told = [entry for entry in drawing._legend.entries if entry.startswith(start)]
         assert told == ([] if not drawing.counts[mark] else told[:1]) and all(
             entry.endswith(f": {drawing.counts[mark]:,}") for entry in told)
     assert "a kernel" in drawing.alt_text() and report.first.message.rstrip(".") in drawing.alt_text()
@@ -82,7 +90,8 @@ def test_the_first_divergence_is_framed_and_all_kinds_are_counted():
     drawing = KernelMapFigure()
     drawing.update(report)
     # By hand: tokens 10 to 13 of block 2 of four heads; rows of 64 elements, four a slot, from state 8 of head 2 on.
-    assert drawing.counts == {UNTOUCHED: 3 * 5 * 4 * 16 * 2 - 56, RIGHT: 2, MISSING: 24, WRONG: 6, STRAY: 24}
+    assert drawing.counts == {UNTOUCHED: 3 * 5 * 4 * 16 * 2 - 56, RIGHT: 2, MISSING: 24, WRONG: 6, STRAY: 24,
+                              CHANGED: 0}
     assert drawing.footer.startswith("framed: token 0 (slot 42: block 2, state 10), K, head 0, element 0 belongs at")
     assert [tuple(row) for row in drawing.rows] == [(1, 2, head) for head in range(4)]
     assert drawing.rulers[0][0].labels[2] == "layer 1 · block 2 · head 2"

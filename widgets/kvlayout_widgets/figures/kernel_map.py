@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvlayout.bench.kernel_map import MISSING, RIGHT, SIGNS, STRAY, UNTOUCHED, WRONG, KernelMap
+from kvlayout.bench.kernel_map import CHANGED, MISSING, RIGHT, SIGNS, STRAY, UNTOUCHED, WRONG, KernelMap
 from kvlayout.bench.report import KernelReport
 from kvlayout.errors import LayoutError, check_type
 from kvlayout_widgets.figures.callout import Callout
@@ -23,7 +23,7 @@ _BLANK = len(SIGNS)
 _WRITER = {UNTOUCHED: "untouched", RIGHT: "right", MISSING: "not written", WRONG: "wrong value",
            STRAY: "written, and shouldn't be"}
 _READER = {UNTOUCHED: "not read", RIGHT: "right", MISSING: "another place was read for it",
-           STRAY: "read, and nobody asked for it"}
+           STRAY: "read, and nobody asked for it", CHANGED: "written over, by a reader"}
 
 
 class KernelMapFigure(Drawing):
@@ -40,7 +40,8 @@ class KernelMapFigure(Drawing):
         background = self.theme.background
         looks = {UNTOUCHED: (self.theme.panel, self.theme.panel, ""),
                  RIGHT: (mix("#0072B2", background, 0.45), background, "")}
-        for mark, face, hatch in ((MISSING, "#F0E442", "\\"), (WRONG, "#CC79A7", "x"), (STRAY, "#D55E00", "/")):
+        for mark, face, hatch in ((MISSING, "#F0E442", "\\"), (WRONG, "#CC79A7", "x"), (STRAY, "#D55E00", "/"),
+                                  (CHANGED, "#009E73", "-")):
             looks[mark] = (mix(face, background, 0.1), mix(face, "#FFFFFF", 0.55), hatch)
         self._palette = Palette([*(looks[mark] for mark in range(len(SIGNS))), blank_look(self.theme)])
         self._rasters, self._signs, self.rulers, self.callouts = [], [], [], []
@@ -137,7 +138,9 @@ class KernelMapFigure(Drawing):
     def _say(self, report: KernelReport, title: str, is_framed: bool) -> None:
         found: KernelMap = self._map
         words = _WRITER if found.is_writer else _READER
-        legend = [(mark, f"{SIGNS[mark]} {word}" + (f": {self.counts[mark]:,}" if mark != UNTOUCHED else ""))
+        # The cells that are right bear no sign, in the picture too.
+        signs = {mark: f"{SIGNS[mark]} " if mark > RIGHT else "" for mark in words}
+        legend = [(mark, signs[mark] + word + (f": {self.counts[mark]:,}" if mark != UNTOUCHED else ""))
                   for mark, word in words.items() if mark == UNTOUCHED or self.counts[mark]]
         self._legend.set(legend, self._palette, _BLANK)
         high = (_PANELS[0][3] + 13) / HEIGHT

@@ -3,7 +3,7 @@
 from kvlayout.lazy import attach
 
 __getattr__, __dir__, __all__ = attach(__name__, {
-    ".scores": ("Measure", "MEASURES", "Score", "score_layouts"),
+    ".scores": ("KEEPS", "Measure", "MEASURES", "Score", "layers_alike", "ranked", "score_layouts", "shard_words"),
     ".footprint": ("DecodeShape",),
     ".matrix": ("BackendMatrix", "MatrixRow", "Cell", "backend_matrix", "MatrixDiff", "MatrixChange", "matrix_diff"),
     ".prototype": ("try_backend", "Trial", "Verdict", "Standing", "PackedPage"),

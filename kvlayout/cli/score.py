@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kvlayout.bench.footprint import DecodeShape
-from kvlayout.bench.scores import MEASURES, Score, score_layouts
+from kvlayout.bench.scores import KEEPS, MEASURES, Score, layers_alike, ranked, score_layouts, shard_words
 from kvlayout.cli.show import (
     AsJson,
     Backend,
@@ -29,7 +29,6 @@ from kvlayout.spec import AttentionSpec
 
 _COLUMNS = {"block": "block runs", "layer": "layer runs", "shard": "head shard runs", "token": "token runs",
             "read": "read sectors", "write": "write sectors"}
-_KEEPS = {"K": "kernel blocks", "P": "padding", "M": "mixed pages", "G": "mixed groups", "V": "typed view"}
 
 
 @command
@@ -56,24 +55,24 @@ def score(
                      kv_cache_dtype=kv_dtype)
     region = _region(plan, tensor)
     decode = DecodeShape(context)
-    scores = score_layouts(region.spec, plan.config.num_blocks, len(region.layers), shards=shards, decode=decode)
-    ranked = sorted(scores, key=lambda one: _rank(one, sort))
+    spec, layers = layers_alike(plan.address_map, region.tensor.layers[0])
+    scores = ranked(score_layouts(spec, plan.config.num_blocks, layers, shards=shards, decode=decode), sort)
     if as_json:
-        put_json({"model": plan.model.name, "tensor": region.tensor_index, "num_layers": len(region.layers),
+        put_json({"model": plan.model.name, "tensor": region.tensor_index, "num_layers": layers,
                   "num_blocks": plan.config.num_blocks, "page_size_bytes": region.spec.page_size_bytes,
-                  "context_tokens": decode.context_tokens, "scores": [_facts(one) for one in ranked]})
+                  "context_tokens": decode.context_tokens, "scores": [_facts(one) for one in scores]})
         return 0
-    others = [one for one in ranked if not one.in_vllm][:top]
-    say(f"{plan.model.name}: {len(region.layers)} layers (tensor {region.tensor_index} of "
-        f"{len(plan.address_map.regions)}), {plan.config.num_blocks:,} blocks of {region.spec.page_size_bytes:,} "
+    others = [one for one in scores if not one.in_vllm][:top]
+    say(f"{plan.model.name}: {layers} layers like those of tensor {region.tensor_index} (of 0 to "
+        f"{len(plan.address_map.regions) - 1}), {plan.config.num_blocks:,} blocks of {region.spec.page_size_bytes:,} "
         "bytes a layer")
     table(("layout", *(f"#{name}" for name in _COLUMNS), "keeps"),
-          [_row(one) for one in ranked if one.in_vllm or one in others],
+          [_row(one) for one in scores if one.in_vllm or one in others],
           title=f"By {sort}; vLLM's six have a *, the {len(others)} best of the other 114 follow the same order")
     say("", "block, layer, shard, token: contiguous runs of one block of all layers, of one layer, of one of "
-        f"{shards} head shards of a block, and of one state of one layer. read, write: 32-byte sectors in one layer. "
-        f"{decode.sentence(region.spec, plan.config.num_blocks)}",
-        f"keeps: {', '.join(f'{letter} {name}' for letter, name in _KEEPS.items())}. --json has all measures of all.")
+        f"{shards:,} head shards of a block, and of one state of one layer. read, write: 32-byte sectors in one "
+        f"layer. {shard_words(spec, shards)} {decode.sentence(region.spec, plan.config.num_blocks)}",
+        f"keeps: {', '.join(f'{letter} {name}' for letter, name in KEEPS.items())}. --json has all measures of all.")
     return 0
 
 
@@ -88,21 +87,16 @@ def _region(plan: Plan, index: int | None) -> Region:
     return regions[index]
 
 
-def _rank(one: Score, measure: str) -> tuple:
-    if measure not in one.measures:
-        return 1, 0  # what can't hold the pages comes last
-    value = one.measures[measure]
-    return 0, value if MEASURES[measure].better == "less" else -value
-
-
 def _facts(one: Score) -> dict:
-    return {"layout": one.layout.name, "in_vllm": one.in_vllm, "measures": one.measures, "refused": one.refused}
+    return {"layout": one.layout.name, "in_vllm": one.in_vllm, "measures": one.measures, "refused": one.refused,
+            "no_shard": one.no_shard}
 
 
 def _row(one: Score) -> tuple:
-    kept = "".join(letter if one.measures.get(name) else "-" for letter, name in _KEEPS.items())
+    kept = "".join(letter if one.measures.get(name) else "-" for letter, name in KEEPS.items())
     return (f"{one.layout.name}{'*' if one.in_vllm else ''}",
-            *(_short(one.measures[name]) if name in one.measures else "can't" for name in _COLUMNS.values()), kept)
+            *(_short(one.measures[name]) if name in one.measures else "can't" if one.refused else "-"
+              for name in _COLUMNS.values()), kept)
 
 
 def _short(number: int) -> str:

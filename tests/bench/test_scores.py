@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvlayout as kv
-from kvlayout.bench import MEASURES, DecodeShape, score_layouts
+from kvlayout.bench import MEASURES, DecodeShape, layers_alike, ranked, score_layouts, shard_words
+from kvlayout.clinic import transfer_selections
 from kvlayout.config import KVCacheGroupSpec
 from kvlayout.errors import LayoutError
 from kvlayout.layout import all_layouts
@@ -79,8 +80,9 @@ def expected(spec, layout, blocks, layers, shards, context):
     except LayoutError:
         return None
     _, heads, states, _ = address_map.shape(0)
-    chosen = {"block": dict(block=0), "layer": dict(layer=0), "token": dict(layer=0, block=0, state=0),
-              "head shard": dict(block=0, head=list(range(max(1, heads // shards))))}
+    chosen = {"block": dict(block=0), "layer": dict(layer=0), "token": dict(layer=0, block=0, state=0)}
+    if heads % shards == 0 or shards % heads == 0:
+        chosen["head shard"] = dict(block=0, head=list(range(max(1, heads // shards))))
     found = {}
     for name, selection in chosen.items():
         lengths = [length for _, length in address_map.runs(**selection)]
@@ -109,11 +111,35 @@ def test_every_number_by_counting(spec, blocks, layers, shards, context, names):
         if counted is None:
             assert set(score.measures) == {"padding", "mixed pages", "mixed groups"}
         else:
-            assert list(score.measures) == list(MEASURES)
+            left_out = {"head shard runs", "head shard run bytes"} - counted.keys()
+            assert list(score.measures) == [one for one in MEASURES if one not in left_out]
+            assert bool(left_out) == bool(score.no_shard) == ("evenly" in score.no_shard)
             assert {key: score.measures[key] for key in counted} == counted
 
 
-@pytest.mark.parametrize(("blocks", "layers", "heads"), [(3, 2, 2), (1, 1, 1), (2, 3, 1), (4, 2, 4)])
+class Halves:
+    """A backend whose kernels take blocks of two tokens."""
+
+    @staticmethod
+    def get_supported_kernel_block_sizes():
+        return [2]
+
+
+def splits(spec, layout, layers, blocks) -> bool:
+    """Whether vLLM's worker cuts blocks of four tokens, and each token is found where the uncut page has it."""
+    whole = placed(spec, layout, layers, blocks)
+    if kv.prepare_kernel_block_sizes(whole.config, [[Halves]]) != [2]:
+        return False
+    try:
+        cut = placed(spec, layout, layers, blocks, kernel_block_sizes=[2])
+    except LayoutError:
+        return False
+    pages = [np.unique(one.offset(*np.indices((layers, *one.shape(0))))) for one in (whole, cut)]
+    return bool((pages[0] == pages[1]).all())
+
+
+@pytest.mark.parametrize(("blocks", "layers", "heads"), [(3, 2, 2), (1, 1, 1), (2, 3, 1), (4, 2, 4),
+                                                         (2, 3, 2), (3, 1, 2), (2, 4, 4)])
 def test_what_stays_expressible_is_what_the_library_can_plan(blocks, layers, heads):
     spec = FullAttentionSpec(block_size=4, num_kv_heads=heads, head_size=4, dtype="bfloat16")
     for name, score in by_name(spec, blocks, layers).items():
@@ -126,7 +152,7 @@ def test_what_stays_expressible_is_what_the_library_can_plan(blocks, layers, hea
                 return 0
             return 1
 
-        assert score.measures["kernel blocks"] == can(kernel_block_sizes=[2])
+        assert score.measures["kernel blocks"] == splits(spec, layout, layers, blocks)
         assert score.measures["padding"] == can(replace(spec, page_size_padded=spec.page_size_bytes + 64))
         assert score.measures["typed view"] == (placed(spec, layout, layers, blocks).strides(0)[3] == 1)
         big = replace(spec, block_size=8)
@@ -201,6 +227,9 @@ def test_the_decode_step_in_words():
     (lambda: score_layouts(SPEC, 1, 1, shards=0), "shards"), (lambda: score_layouts(SPEC, 1.5, 1), "num_blocks"),
     (lambda: score_layouts("spec", 1, 1), "spec"), (lambda: DecodeShape(0), "context_tokens"),
     (lambda: score_layouts(SPEC, 1, 1, decode=5), "decode"),
+    (lambda: score_layouts(SPEC, 2**62, 2), "num_blocks"), (lambda: score_layouts(SPEC, 10**30, 2), "num_blocks"),
+    (lambda: score_layouts(SPEC, 2**47, 1), "num_blocks"), (lambda: score_layouts(SPEC, 1, 1025), "num_layers"),
+    (lambda: score_layouts(SPEC, 1, 10**30), "num_layers"),
     (lambda: score_layouts(UniformTypeKVCacheSpecs(16, {"a": SPEC}), 1, 1), "spec"),
 ])
 def test_bad_input(act, argument):
@@ -222,3 +251,46 @@ def test_a_block_of_many_tokens_costs_no_more(spec):
     scores = score_layouts(spec, 4, 3)
     assert time.process_time() - started < 2 and len(scores) == 120
     assert by_name(spec, 4, 3)["LBNHC"].measures["kernel blocks"] == isinstance(spec, FullAttentionSpec)
+
+
+@pytest.mark.parametrize(("blocks", "layers"), [(2**47 - 1, 1), (2**36, 1024), (1, 1024)])
+def test_the_largest_cache_of_63_bits_is_scored(blocks, layers):
+    measures = by_name(SPEC, blocks, layers, decode=DecodeShape(10**30))["LBNHC"].measures
+    assert measures["block runs"] * measures["block run bytes"] == layers * 65_536
+    assert measures["layer run bytes"] == blocks * 65_536
+    assert measures["read sectors"] == blocks * 65_536 // 32
+
+
+def test_ranked():
+    scores = score_layouts(SPEC, 64, 28, shards=3)
+    assert ranked(scores, "head shard runs") == scores  # nobody has it, so all stay as they were
+    best = [one.measures["token runs"] for one in ranked(scores, "token runs")]
+    assert best == sorted(best)
+    assert ranked(scores, "token runs", best_first=False)[0].measures["token runs"] == best[-1]
+    with pytest.raises(LayoutError, match="measure"):
+        ranked(scores, "speed")
+
+
+@pytest.mark.parametrize("backend", ["FLASH_ATTN", "FLASHINFER", "ROCM_ATTN"])
+def test_a_head_shard_is_what_a_transfer_takes(backend):
+    """Where K and V have head slots of their own, the first slots are no rank's share, so nothing is counted."""
+    dtype = "nvfp4" if backend == "FLASHINFER" else "auto"
+    plan = kv.make_plan(kv.Selection(model="Qwen/Qwen3-0.6B", num_blocks=4, backend=backend, kv_cache_dtype=dtype,
+                                     layout="LBHNC"))
+    spec, layers = layers_alike(plan.address_map, 0)
+    assert layers == 28 and spec == plan.address_map.region(0).spec
+    for shards in (1, 2, 4, 8, 16):
+        score = by_name(spec, 4, layers, shards=shards)["LBHNC"]
+        if shards > 1 and backend != "FLASH_ATTN":
+            assert "head shard runs" not in score.measures and "aren't its 8 heads" in score.no_shard
+            assert shard_words(spec, shards) == f"No head shard is counted: {score.no_shard}."
+            continue
+        took = transfer_selections(plan.address_map, block=0, layer=0, tp_size=shards)["one head shard"]
+        assert sum(took.run_bytes.values()) == score.measures["head shard runs"], shards
+        assert took.total_bytes == score.measures["head shard runs"] * score.measures["head shard run bytes"]
+
+
+def test_the_head_shard_in_words():
+    assert shard_words(SPEC, 2) == "A head shard is 4 of the 8 head slots."
+    assert shard_words(SPEC, 999_992) == "A head shard is 1 of the 8 head slots, which 124,999 ranks share."
+    assert shard_words(SPEC, 3) == "No head shard is counted: 8 heads can't be dealt out evenly to 3 shards."

@@ -51,8 +51,8 @@ def test_the_score_table():
     done = run("score", LLAMA, "--blocks", 100_000, "--top", 2)
     assert done.exit_code == 0 and max(map(len, done.stdout.splitlines())) <= 80
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line[:5].isupper()}
-    assert rows["BLHNC*"] == ["1", "100,000", "80", "8", "524,288", "128", "-PMGV"]
-    assert rows["LBNHC*"] == ["80", "1", "1,280", "1", "524,288", "128", "KPM-V"]
+    assert rows["BLHNC*"] == ["1", "100,000", "80", "8", "524,288", "128", "-PMGVC-"]
+    assert rows["LBNHC*"] == ["80", "1", "1,280", "1", "524,288", "128", "KPM-V--"]
     assert len([name for name in rows if name.endswith("*")]) == 6 and len(rows) == 8
 
 

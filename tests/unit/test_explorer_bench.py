@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvlayout as kv
-from kvlayout.bench import MEASURES, DecodeShape, backend_matrix, matrix_diff, score_layouts
-from kvlayout_widgets.figures.scores import ScoresFigure, ranked, spread
+from kvlayout.bench import KEEPS, MEASURES, DecodeShape, backend_matrix, matrix_diff, ranked, score_layouts
+from kvlayout_widgets.figures.scores import ScoresFigure, spread
 from kvlayout_widgets.panels.matrix import SIGNS
 from kvlayout_widgets.panels.scores import FILTERS
 from kvlayout_widgets.tabs.bench import PANELS
@@ -58,9 +58,11 @@ def test_the_scores_are_the_librarys_for_the_selected_layer():
         assert row[2] == f"{one['token runs']:,}"
         assert row[3] == f"{one['block runs']:,} × {one['block run bytes']:,}"
         assert row[7] == f"{one['read sectors']:,} / {one['read lines']:,}" == "131,072 / 32,768"
-        assert row[9].split(", ") == [name for name in MEASURES if MEASURES[name].unit == "yes/no" and one[name]]
+        assert row[9] == "".join(letter if one[name] else "-" for letter, name in KEEPS.items())
         assert row[-1] == ("▶ vLLM" if row[1] == shown.plan.layout.name else "vLLM")
     assert DecodeShape(4096).sentence(SPEC, shown.plan.config.num_blocks) in plain(panel.text.value)
+    assert list(KEEPS.values()) == [name for name, one in MEASURES.items() if one.unit == "yes/no"]
+    assert "C contiguous page" in plain(panel.text.value) and "A head shard is 4 of the 8" in plain(panel.text.value)
     assert "token runs (runs)" in plain(panel.text.value) and "head shard: runs × bytes" in plain(panel.text.value)
 
 
@@ -100,6 +102,11 @@ def test_context_and_shards_count():
     panel.context.value, panel.shards.value = "100", "8"
     assert panel.scores == score_layouts(SPEC, 64, 28, shards=8, decode=DecodeShape(100))
     assert "at 100 tokens" in plain(panel.text.value)
+    panel.shards.value = "999,999"
+    assert "8 heads can't be dealt out evenly to 999,999 shards" in plain(panel.text.value)
+    assert "No head shard is counted" in panel.drawing.alt_text() and panel.drawing.order == []
+    assert {row[5] for row in marked(panel)} == {"–"} and panel.complaint.value == ""
+    panel.shards.value = "8"
     for field in (panel.context, panel.shards):
         good = field.value
         for bad in ("", "x", "0", "-1", "1.5", "<b>2</b>", "9" * 30, "٣x"):

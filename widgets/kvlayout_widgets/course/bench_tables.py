@@ -51,7 +51,7 @@ def score_table(scores: Sequence[Score], measures: Sequence[str]) -> Table:
     rows = []
     for one in scores:
         cells = [one.measures.get(name) for name in measures]
-        rows.append((one.layout.name, *("refused" if cell is None else _number(name, cell)
+        rows.append((one.layout.name, *(("refused" if one.refused else "–") if cell is None else _number(name, cell)
                                         for name, cell in zip(measures, cells))))
     return Table(("layout", *(f"{name} [{MEASURES[name].unit}]" for name in measures)), tuple(rows),
                  "Layouts by what they cost")

@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from kvlayout.bench import MEASURES, Score
-from kvlayout.errors import LayoutError
+from kvlayout.bench import MEASURES, Score, ranked
 from kvlayout_widgets.figures.common import WIDTH, Drawing
 from kvlayout_widgets.figures.glyphs import Glyphs, Label, text_width
 from kvlayout_widgets.figures.rulers import Ruler, index_ticks
@@ -19,17 +18,6 @@ _BOX = (96, 64, 936, 346)  # pixels: left, bottom, right, top
 _NAMES = 364  # pixels: how high the names stand
 _LEGEND = 394
 _SIZE = 8.5
-
-
-def ranked(scores: Sequence[Score], measure: str, *, best_first: bool = True) -> list[Score]:
-    """Return the scores by a measure of MEASURES, equal ones as they were; those that don't have it are last.
-
-    LayoutError for an unknown measure.
-    """
-    if measure not in MEASURES:
-        raise LayoutError("measure", measure, "is not a measure", f"Use one of {', '.join(MEASURES)}")
-    sign = (1 if MEASURES[measure].better == "less" else -1) * (1 if best_first else -1)
-    return sorted(scores, key=lambda one: (measure not in one.measures, sign * one.measures.get(measure, 0)))
 
 
 def value_words(measure: str, value: int) -> str:
@@ -79,7 +67,8 @@ class ScoresFigure(Drawing):
         self._measure, self._chosen = measure, chosen
         in_order = ranked(scores, measure, best_first=best_first)
         self.order = [one for one in in_order if measure in one.measures]
-        self._refused = len(in_order) - len(self.order)
+        self._refused = sum(bool(one.refused) for one in in_order)
+        self._missing = next((one.no_shard for one in in_order if one.no_shard), "")
         self._scale()
         groups: dict[str, list[int]] = {name: [] for name in self._dots}
         for at, one in enumerate(self.order):
@@ -174,13 +163,14 @@ class ScoresFigure(Drawing):
         own = next((score for score in self.order if score.layout.name == self._chosen), None)
         words = "" if own is None else f"{self._chosen}, this cache: {value_words(name, own.measures[name])}"
         footer = "    ".join(part for part in (words, refused) if part)
-        self._around.set([] if self.order else [Label(0.5, 0.5, "No layout can hold these pages.", 10,
-                                                      self.theme.soft)])
+        why = f"No head shard is counted: {self._missing}." if self._missing else "No layout can hold these pages."
+        why = "" if self.order else why
+        self._around.set([Label(0.5, 0.5, why, 10, self.theme.soft)] if why else [])
         self.say(headline, subline, footer)
         six = [f"{score.layout.name}: {value_words(name, score.measures[name])}" for score in self.order
                if score.in_vllm]
         self.tell((f"Dot plot of {len(self.order)} layouts, {order} first. {headline}", subline,
-                   f"vLLM's six: {'; '.join(six)}" if six else "", words, refused))
+                   f"vLLM's six: {'; '.join(six)}" if six else "", words, refused, why))
 
 
 def spread(centres: Sequence[float], widths: Sequence[float], gap: float, room: float) -> list[float]:

@@ -17,6 +17,7 @@ from kvlayout.spec import AttentionSpec, MLAAttentionSpec
 from kvlayout.versions import VLLM_VERSIONS
 from kvlayout_widgets.control import choose, chosen, parse_integer
 from kvlayout_widgets.html import fold, layout_chips, paragraph, span, table
+from kvlayout_widgets.panels.choices import dropdown, text_field
 from kvlayout_widgets.state import State
 from kvlayout_widgets.tabs.base import Act, TextTab
 
@@ -36,18 +37,18 @@ class MatrixPanel(TextTab):
     depends_on = frozenset({"plan", "problem"})
 
     def __init__(self, state: State, act: Act):
-        self.version = _dropdown("vLLM", [_CHOSEN, *VLLM_VERSIONS], "The release whose backends are listed", 40, 150)
-        self.other = _dropdown("Compare with", [("no other", ""), *((one, one) for one in VLLM_VERSIONS)],
-                               "Another release, whose differences are listed", 92, 190)
-        self.platform = _dropdown("Platform", [("any", ""), *((one, one) for one in PLATFORMS)],
-                                  "Where it must run", 58, 150)
-        self.dtype = _dropdown("Dtype", [("any", "")], "A model's element type, or a value of --kv-cache-dtype",
-                               44, 190)
-        self.mla = _dropdown("Keeps", [("anything", ""), ("latents (MLA)", "yes"), ("keys and values", "no")],
-                             "Latent attention (MLA), or plain keys and values", 44, 190)
-        self.head_size = _text("Head size", "Elements of a head that it must take", 64, 130)
-        self.block_size = _text("Block size", "Tokens a block that it must take", 66, 140)
-        self.name = _text("Name has", "Part of a backend's name", 76, 200)
+        self.version = dropdown("vLLM", [_CHOSEN, *VLLM_VERSIONS], "The release whose backends are listed", 40, 150)
+        self.other = dropdown("Compare with", [("no other", ""), *((one, one) for one in VLLM_VERSIONS)],
+                              "Another release, whose differences are listed", 92, 190)
+        self.platform = dropdown("Platform", [("any", ""), *((one, one) for one in PLATFORMS)], "Where it must run",
+                                 58, 150)
+        self.dtype = dropdown("Dtype", [("any", "")], "A model's element type, or a value of --kv-cache-dtype", 44,
+                              190)
+        self.mla = dropdown("Keeps", [("anything", ""), ("latents (MLA)", "yes"), ("keys and values", "no")],
+                            "Latent attention (MLA), or plain keys and values", 44, 190)
+        self.head_size = text_field("Head size", "Elements of a head that it must take", 64, 130)
+        self.block_size = text_field("Block size", "Tokens a block that it must take", 66, 140)
+        self.name = text_field("Name has", "Part of a backend's name", 76, 200)
         self.mine = widgets.Button(description="What can I run?", layout=widgets.Layout(width="140px"),
                                    tooltip="Ask for what the selected layer needs on the machine that is chosen")
         self.clear = widgets.Button(description="Clear", layout=widgets.Layout(width="70px"),
@@ -211,14 +212,3 @@ def _name(row: MatrixRow, is_used: bool) -> str:
 def _legend() -> str:
     parts = " · ".join(span(*one) for one in SIGNS.values())
     return f'<div class="kvl-note">{parts} · <b>▶</b> used by this cache</div>'
-
-
-def _dropdown(description: str, options: list, tooltip: str, label_width: int, width: int) -> widgets.Dropdown:
-    return widgets.Dropdown(
-        options=options, description=description, tooltip=tooltip, layout=widgets.Layout(width=f"{width}px"),
-        style={"description_width": f"{label_width}px"})
-
-
-def _text(description: str, tooltip: str, label_width: int, width: int) -> widgets.Text:
-    return widgets.Text(description=description, placeholder="any", tooltip=tooltip, continuous_update=False,
-                        layout=widgets.Layout(width=f"{width}px"), style={"description_width": f"{label_width}px"})

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from html import escape
 
 import ipywidgets as widgets
 
-from kvlayout.bench import MEASURES, DecodeShape, Score, score_layouts
+from kvlayout.bench import KEEPS, MEASURES, DecodeShape, Score, layers_alike, ranked, score_layouts, shard_words
 from kvlayout.captured import is_captured
 from kvlayout.errors import LayoutError
 from kvlayout.plan import Plan, make_plan
 from kvlayout.selection import Selection
 from kvlayout.spec import KVCacheSpec
 from kvlayout_widgets.control import parse_integer
-from kvlayout_widgets.figures.scores import ScoresFigure, ranked, value_words
+from kvlayout_widgets.figures.scores import ScoresFigure, value_words
 from kvlayout_widgets.figures.wording import count, layer_words
 from kvlayout_widgets.html import layout_chips, paragraph, span, table
+from kvlayout_widgets.panels.choices import dropdown, text_field
 from kvlayout_widgets.panels.picture_panel import PicturePanel
 from kvlayout_widgets.state import State
 from kvlayout_widgets.tabs.base import Act
@@ -43,20 +43,16 @@ class ScoresPanel(PicturePanel):
     asks = "What would each order of the axes cost, what stays expressible in it, and how do vLLM's six compare?"
 
     def __init__(self, state: State, act: Act):
-        self.measure = widgets.Dropdown(
-            options=[(f"{name} ({one.unit})", name) for name, one in MEASURES.items()], description="Sort by",
-            value="head shard runs", tooltip="The measure that ranks the layouts; its meaning is under the "
-            "figure's title", layout=widgets.Layout(width="270px"), style={"description_width": "52px"})
-        self.direction = widgets.Dropdown(options=[_BEST, _WORST], tooltip="Which end of the ranking is on top",
-                                          layout=widgets.Layout(width="108px"))
-        self.filter = widgets.Dropdown(
-            options=list(FILTERS), description="Show", layout=widgets.Layout(width="250px"),
-            tooltip="Which of the layouts the table lists", style={"description_width": "42px"})
-        self.context = _text("Context", "4,096", "Tokens of the request whose decode step is counted", 56, 130)
-        self.shards = _text("Shards", "2", "Ranks that the head slots are dealt out to, for the head shard", 50, 100)
-        self.row = widgets.Dropdown(options=[], description="Layout", tooltip="A layout of the table; a click on its "
-                                    "dot chooses it too", layout=widgets.Layout(width="170px"),
-                                    style={"description_width": "50px"})
+        self.measure = dropdown("Sort by", [(f"{name} ({one.unit})", name) for name, one in MEASURES.items()],
+                                "The measure that ranks the layouts; its meaning is under the figure's title", 52,
+                                270, value="head shard runs")
+        self.direction = dropdown("", [_BEST, _WORST], "Which end of the ranking is on top", 0, 108)
+        self.filter = dropdown("Show", list(FILTERS), "Which of the layouts the table lists", 42, 250)
+        self.context = text_field("Context", "Tokens of the request whose decode step is counted", 56, 130,
+                                  value="4,096", placeholder="4,096")
+        self.shards = text_field("Shards", "Ranks that the heads are dealt out to, for the head shard", 50, 130,
+                                 value="2", placeholder="2")
+        self.row = dropdown("Layout", [], "A layout of the table; a click on its dot chooses it too", 50, 170)
         self.force = widgets.Button(description="Force this layout", layout=widgets.Layout(width="150px"),
                                     tooltip="Plan the cache in it, unasked, as a value on cache_config would")
         controls = (self.measure, self.direction, self.filter, self.context, self.shards)
@@ -91,9 +87,10 @@ class ScoresPanel(PicturePanel):
             self.said.value = ""
 
     def html(self) -> str:
-        spec, _ = self._scored()
-        chosen = self.state.plan.layout.name
-        return (paragraph(self._decode().sentence(spec, self.state.plan.config.num_blocks), "line")
+        (spec, _), chosen = self._scored(), self.state.plan.layout.name
+        sentences = (self._decode().sentence(spec, self.state.plan.config.num_blocks),
+                     shard_words(spec, _number(self.shards, "Shards")))
+        return ("".join(paragraph(one, "line") for one in sentences)
                 + scores_table(self.listed, self.measure.value, chosen, self._title, self.scores))
 
     def hovered(self, x: float, y: float, axes: int) -> str:
@@ -114,10 +111,7 @@ class ScoresPanel(PicturePanel):
 
     def _scored(self) -> tuple[KVCacheSpec, int]:
         """The selected layer's spec, and how many layers of its group have such pages."""
-        plan, layer = self.state.plan, self.state.coordinate.layer
-        group = plan.address_map.config.kv_cache_groups[plan.address_map.region(layer).group]
-        specs = group.layer_specs
-        return specs[layer], sum(one == specs[layer] for one in specs.values())
+        return layers_alike(self.state.plan.address_map, self.state.coordinate.layer)
 
     def _decode(self) -> DecodeShape:
         return DecodeShape(_number(self.context, "Context"))
@@ -159,26 +153,26 @@ def scores_table(listed: list[Score], measure: str, chosen: str, title: str, sco
         place = "–" if measure not in one.measures else f"{values.index(one.measures[measure]) + 1}"
         marks = " ".join([*(["▶"] if one.layout.name == chosen else []), *(["vLLM"] if one.in_vllm else [])])
         value = "–" if measure not in one.measures else _value(measure, one.measures[measure])
-        rows.append((place, layout_chips(one.layout.name) + f"<b>{marks}</b>", f"<b>{value}</b>", *(
-            _cells(one.measures) if not one.refused else ("–",) * 6), _expressible(one)))
-    header = ("place", "layout", escape(f"{measure} ({MEASURES[measure].unit})"), *(
-        span(f"{name}: runs × bytes", "", MEASURES[f"{name} runs"].meaning)
+        rows.append((place, layout_chips(one.layout.name) + f"<b>{marks}</b>",
+                     f"<b>{span(value, 'number')}</b>", *_cells(one.measures), _expressible(one)))
+    header = ("place", "layout", span(f"{measure} ({MEASURES[measure].unit})", "number"), *(
+        span(f"{name}: runs × bytes", "number", MEASURES[f"{name} runs"].meaning)
         for name in ("block", "layer", "head shard", "token")), *(
-        span(f"decode {name}: sectors / lines", "", MEASURES[f"{name} sectors"].meaning)
-        for name in ("read", "write")), "stays expressible")
+        span(f"decode {name}: sectors / lines", "number", MEASURES[f"{name} sectors"].meaning)
+        for name in ("read", "write")), span("keeps", "", "What stays expressible"))
     left_out = len(scores) - len(listed)
     note = paragraph(f"{left_out:,} of {len(scores):,} are left out by the filter", "note") if left_out else ""
     if not rows:
         return paragraph("· None of the orders is like that for these pages.", "note")
     caption = f"Scores for {title}; ▶ is this cache's layout"
-    return f'{paragraph(caption, "section")}<div class="kvl-scroll">{table(header, rows)}</div>{note}'
+    return f'{paragraph(caption, "section")}<div class="kvl-scroll">{table(header, rows)}</div>{note}{_legend()}'
 
 
 def _cells(measures: dict[str, int]) -> list[str]:
-    runs = [f"{measures[f'{name} runs']:,} × {measures[f'{name} run bytes']:,}"
-            for name in ("block", "layer", "head shard", "token")]
-    lines = [f"{measures[f'{name} sectors']:,} / {measures[f'{name} lines']:,}" for name in ("read", "write")]
-    return [f"<span>{one}</span>" for one in (*runs, *lines)]
+    pairs = [*((f"{name} runs", "×", f"{name} run bytes") for name in ("block", "layer", "head shard", "token")),
+             *((f"{name} sectors", "/", f"{name} lines") for name in ("read", "write"))]
+    return [span(f"{measures[one]:,} {sign} {measures[other]:,}" if one in measures else "–", "number")
+            for one, sign, other in pairs]
 
 
 def _value(measure: str, value: int) -> str:
@@ -189,10 +183,15 @@ def _value(measure: str, value: int) -> str:
 def _expressible(one: Score) -> str:
     if one.refused:
         return span("✗ refused", "bad") + paragraph(one.refused, "note")
-    there = [name for name in _FLAGS if one.measures.get(name)]
-    lacks = [name for name in _FLAGS if name not in there]
+    lacks = [name for name in KEEPS.values() if not one.measures.get(name)]
+    letters = "".join("-" if name in lacks else letter for letter, name in KEEPS.items())
     tooltip = f"not: {', '.join(lacks)}" if lacks else "all of them"
-    return f'<div title="{escape(tooltip)}">{escape(", ".join(there) or "none")}</div>'
+    return f"<code>{span(letters, '', tooltip)}</code>"
+
+
+def _legend() -> str:
+    return paragraph("keeps: " + ", ".join(f"{letter} {name}" for letter, name in KEEPS.items())
+                     + ". Another order of the rows: Sort by, above the picture.", "note")
 
 
 def _number(field: widgets.Text, name: str) -> int:
@@ -204,9 +203,3 @@ def _number(field: widgets.Text, name: str) -> int:
         raise LayoutError(name, field.value, "must be a whole number of at least 1",
                           f"Write one such as {field.placeholder}")
     return value
-
-
-def _text(description: str, value: str, tooltip: str, label_width: int, width: int) -> widgets.Text:
-    return widgets.Text(description=description, value=value, placeholder=value, tooltip=tooltip,
-                        continuous_update=False, layout=widgets.Layout(width=f"{width}px"),
-                        style={"description_width": f"{label_width}px"})

@@ -1,8 +1,8 @@
 """Verdicts on kernels in Triton, our examples and vLLM's own: run where they can be, else as they were recorded.
 
-``python -m kvlayout.upstream.kernel_verdicts FILE`` runs all of them, or those named, and writes their record; it needs
-vLLM 0.33 with triton for vLLM's own, and no GPU. The records are notebooks/data/kernel-verdicts.json, and of vLLM's own
-over 500 shapes tests/recorded/writers/0.33.0.json (``--cases 500 --kernel NAME --kernel NAME``).
+``python -m kvlayout.upstream.kernel_verdicts FILE`` runs all of them, or those named, and writes their record; it
+needs vLLM 0.33 with triton for vLLM's own, and no GPU. The records are notebooks/data/kernel-verdicts.json, and of
+vLLM's own over 500 shapes tests/recorded/writers/0.33.0.json (``--cases 500 --kernel NAME --kernel NAME``).
 """
 
 from __future__ import annotations

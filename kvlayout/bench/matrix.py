@@ -89,8 +89,8 @@ class BackendMatrix:
 
 
 def backend_matrix(version: str = NEWEST, *, platform: str | None = None, dtype: str | None = None,
-                   mla: bool | None = None, head_size: int | None = None, block_size: int | None = None,
-                   backends: Iterable[object] = ()) -> BackendMatrix:
+                   kv_cache_dtype: str | None = None, mla: bool | None = None, head_size: int | None = None,
+                   block_size: int | None = None, backends: Iterable[object] = ()) -> BackendMatrix:
     """Return the matrix of a release's backends that can do what is asked; see :class:`Wanted` for the filters.
 
     ``backends`` of one's own, classes as :func:`as_backend` takes, come before them. A backend stays where what is
@@ -98,9 +98,9 @@ def backend_matrix(version: str = NEWEST, *, platform: str | None = None, dtype:
     value that none of its backends knows, and for a name that two backends share.
     """
     check_type("version", version, str)
-    wanted = Wanted(platform, dtype, mla, head_size, block_size)
+    wanted = Wanted(platform, dtype, kv_cache_dtype, mla, head_size, block_size)
     known = _with_own(version, backends)
-    wanted.check_dtype(known)
+    wanted.check_dtypes(known)
     rows, excluded = [], {}
     for name, backend in known.items():
         against, open_ = wanted.answers(backend)

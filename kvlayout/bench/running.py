@@ -28,7 +28,8 @@ class Wanted:
 
     Attributes:
         platform: "cuda", "rocm", "cpu" or "xpu"
-        dtype: a model's element type ("bfloat16"), or a value of ``--kv-cache-dtype`` ("fp8")
+        dtype: a model's element type, such as "bfloat16"
+        kv_cache_dtype: a value of ``--kv-cache-dtype``, such as "auto" or "fp8"
         mla: True for latent attention, False for keys and values; what keeps recurrent state is neither
         head_size: elements
         block_size: tokens a block
@@ -36,6 +37,7 @@ class Wanted:
 
     platform: str | None = None
     dtype: str | None = None
+    kv_cache_dtype: str | None = None
     mla: bool | None = None
     head_size: int | None = None
     block_size: int | None = None
@@ -50,19 +52,24 @@ class Wanted:
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), minimum=1)
 
-    def check_dtype(self, backends: dict[str, Backend]) -> None:
+    def check_dtypes(self, backends: dict[str, Backend]) -> None:
         """Raise LayoutError for a dtype that no backend of the release names."""
-        known = sorted({name for one in backends.values() for name in (*one.dtypes, *one.kv_cache_dtypes)})
-        if self.dtype is not None and self._dtype not in known:
-            raise LayoutError("dtype", self.dtype, "is not an element type that any backend of the release names",
-                              f"Use one of {', '.join(known)}")
+        models, caches = ({name for one in backends.values() for name in getattr(one, lists)}
+                          for lists in ("dtypes", "kv_cache_dtypes"))
+        if self.dtype is not None and self._dtype not in models:
+            cure = (f"Ask for it with kv_cache_dtype={self.dtype!r}" if self.dtype in caches
+                    else f"Use one of {', '.join(sorted(models))}")
+            raise LayoutError("dtype", self.dtype, "is no model's element type that a backend of the release names", cure)
+        if self.kv_cache_dtype is not None and self.kv_cache_dtype not in caches:
+            raise LayoutError("kv_cache_dtype", self.kv_cache_dtype, "is no KV cache dtype that a backend of the release "
+                              "names", f"Use one of {', '.join(sorted(caches))}")
 
     @property
     def _dtype(self) -> str:
         try:
             return dtype_name(self.dtype)
         except LayoutError:
-            return self.dtype  # one of --kv-cache-dtype's own, such as "fp8"
+            return self.dtype
 
     def answers(self, backend: Backend) -> tuple[list[str], list[str]]:
         """Return (why the backend can't, what isn't recorded or depends), one sentence each."""
@@ -89,11 +96,12 @@ class Wanted:
         return self.platform in backend.platforms, f"runs on {_listed(backend.platforms)}, not {self.platform}"
 
     def _dtype_answer(self, backend: Backend) -> tuple[bool | None, str]:
-        question, kind = "dtype", "model"
-        if self._dtype not in ("float16", "bfloat16", "float32"):
-            question, kind = "kv_cache_dtype", "KV cache"
-        return self._checked(backend, question, self._dtype,
-                             lambda one: _takes_dtype(one, question, kind, self._dtype))
+        return self._checked(backend, "dtype", self._dtype,
+                             lambda one: _takes_dtype(one.dtypes, "model", self._dtype))
+
+    def _kv_cache_dtype_answer(self, backend: Backend) -> tuple[bool | None, str]:
+        return self._checked(backend, "kv_cache_dtype", self.kv_cache_dtype,
+                             lambda one: _takes_dtype(one.kv_cache_dtypes, "KV cache", self.kv_cache_dtype))
 
     def _mla_answer(self, backend: Backend) -> tuple[bool | None, str]:
         if isinstance(backend, UserBackend) and not hasattr(backend.asked, "is_mla"):
@@ -148,8 +156,7 @@ class Wanted:
         return can, f"whether it takes {words} depends: {why}" if can is None else f"refuses {words}: its class {why}"
 
 
-def _takes_dtype(backend: Backend, question: str, kind: str, dtype: str) -> tuple[bool | None, str]:
-    known = backend.dtypes if question == "dtype" else backend.kv_cache_dtypes
+def _takes_dtype(known: tuple[str, ...], kind: str, dtype: str) -> tuple[bool | None, str]:
     if not known:
         return None, f"its {kind} dtypes are {UNKNOWN}"
     return dtype in known, f"takes {kind} dtypes {_listed(known)}, not {dtype}"

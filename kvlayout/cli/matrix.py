@@ -32,14 +32,16 @@ def matrix(
     version: Annotated[str, typer.Argument(help="A vLLM release.")] = NEWEST,
     diff: Annotated[str | None, typer.Option(help="Another release: say what changed from VERSION to it.")] = None,
     platform: Annotated[str | None, typer.Option(help="cuda, rocm, cpu or xpu.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="A model's dtype, or a KV cache dtype such as fp8.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="A model's element type, such as bfloat16.")] = None,
+    kv_cache_dtype: Annotated[str | None, typer.Option(help="A KV cache dtype, such as auto or fp8.")] = None,
     mla: Annotated[bool | None, typer.Option("--mla/--no-mla", help="Latent attention, or plain.")] = None,
     head_size: Annotated[int | None, typer.Option(help="Elements of a head.")] = None,
     block_size: Annotated[int | None, typer.Option(help="Tokens a block.")] = None,
     as_json: AsJson = False,
 ) -> int:
     """List what can run what is asked, and its layouts, as recorded; a --diff that finds something gives status 1."""
-    wanted = dict(platform=platform, dtype=dtype, mla=mla, head_size=head_size, block_size=block_size)
+    wanted = dict(platform=platform, dtype=dtype, kv_cache_dtype=kv_cache_dtype, mla=mla, head_size=head_size,
+                  block_size=block_size)
     made = backend_matrix(version, **wanted)
     if diff is not None:
         changed = matrix_diff(made, backend_matrix(diff, **wanted))

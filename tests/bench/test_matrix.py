@@ -80,9 +80,10 @@ def test_what_depends_shows_vllms_condition():
 
 
 def test_what_can_i_run():
-    matrix = backend_matrix("0.33.0", platform="cuda", dtype="bfloat16", mla=True, head_size=576, block_size=64)
+    matrix = backend_matrix("0.33.0", platform="cuda", dtype="bfloat16", kv_cache_dtype="auto", mla=True,
+                            head_size=576, block_size=64)
     assert [row.backend for row in matrix if not row.not_settled] == [
-        "FLASHINFER_MLA", "FLASHMLA", "FLASH_ATTN_MLA", "TOKENSPEED_MLA", "TRITON_MLA"]
+        "FLASHINFER_MLA", "FLASHMLA", "FLASH_ATTN_MLA", "TRITON_MLA"]
     assert matrix.excluded["FLASH_ATTN"] == (
         "keeps keys and values; refuses head size 576: its class wants head_size <= 512")
     assert matrix.excluded["CPU_MLA"].startswith("runs on cpu, not cuda; refuses blocks of 64")
@@ -109,7 +110,7 @@ def test_what_is_not_recorded_is_said():
 
 
 def test_dtypes_of_the_model_and_of_the_cache():
-    fp8 = [row.backend for row in backend_matrix("0.33.0", dtype="fp8")]
+    fp8 = [row.backend for row in backend_matrix("0.33.0", kv_cache_dtype="fp8")]
     assert "FLASH_ATTN" in fp8 and "CACHE_ONLY_ATTN" not in fp8
     half = backend_matrix("0.33.0", dtype="float16")
     assert half.excluded["AMX_MLA"] == "takes model dtypes bfloat16, not float16"
@@ -152,7 +153,8 @@ def test_a_diff_of_what_was_filtered_and_of_nothing():
         ("BLHNC", REFUSED, SUPPORTED), ("BLNHC", REFUSED, SUPPORTED), ("BHLNC", REFUSED, SUPPORTED)}
 
 
-@pytest.mark.parametrize("asked", [{"head_size": 512}, {"dtype": "fp8"}, {"platform": "xpu"}, {"block_size": 128}])
+@pytest.mark.parametrize("asked", [
+    {"head_size": 512}, {"kv_cache_dtype": "fp8"}, {"platform": "xpu"}, {"block_size": 128}])
 @pytest.mark.parametrize(("old", "new"), [("0.29.0", "0.33.0"), ("0.32.0", "0.33.0"), ("0.33.0", "0.29.0")])
 def test_a_filtered_diff_tells_what_is_new_from_what_is_newly_able(old, new, asked):
     before, after = (backend_matrix(version, **asked) for version in (old, new))
@@ -191,7 +193,8 @@ def test_an_order_that_changes_is_told():
 
 @pytest.mark.parametrize(("act", "argument"), [
     (lambda: backend_matrix("0.28.0"), "vllm_version"), (lambda: backend_matrix(platform="tpu"), "platform"),
-    (lambda: backend_matrix(dtype="float7"), "dtype"), (lambda: backend_matrix(mla="yes"), "mla"),
+    (lambda: backend_matrix(dtype="float7"), "dtype"), (lambda: backend_matrix(dtype="fp8"), "dtype"),
+    (lambda: backend_matrix(kv_cache_dtype="float7"), "kv_cache_dtype"), (lambda: backend_matrix(mla="yes"), "mla"),
     (lambda: backend_matrix(head_size=0), "head_size"), (lambda: backend_matrix(block_size="16"), "block_size"),
     (lambda: matrix_diff("0.33.0", 5), "new"), (lambda: backend_matrix(["0.33.0"]), "version"),
     (lambda: matrix_diff("0.33.0", backend_matrix("0.33.0", head_size=64)), "new"),

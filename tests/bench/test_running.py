@@ -13,9 +13,6 @@ from kvlayout.facts.machine import PLATFORMS
 from kvlayout.versions import VLLM_VERSIONS
 
 RECORDED = json.loads((Path(__file__).parents[1] / "recorded" / "supports-0.33.0.json").read_text())
-FILTERS = {"head_size": "head_size", "block_size": "block_size", "dtype": "dtype", "kv_cache_dtype": "dtype"}
-# As a filter these three are always a model's own.
-MODEL_DTYPES = ("auto", "float16", "bfloat16")
 
 
 def answer(backend, platform, **asked):
@@ -24,16 +21,14 @@ def answer(backend, platform, **asked):
     return Wanted(platform=platform, **asked).answer(name, backend)[0]
 
 
-@pytest.mark.parametrize("question", FILTERS)
+@pytest.mark.parametrize("question", RECORDED["asked"])
 def test_a_yes_is_never_a_no_of_vllms_class_nor_a_no_a_yes(question):
     known, settled, asked = load("0.33.0"), 0, 0
     for name, takes in RECORDED["takes"].items():
         # It was asked on a machine without an accelerator; nothing but the platform may tell another one's answer.
         backend = known[name]
         for value in RECORDED["asked"][question]:
-            if question == "kv_cache_dtype" and value in MODEL_DTYPES:
-                continue
-            found = answer(backend, None, **{FILTERS[question]: value})
+            found = answer(backend, None, **{question: value})
             assert found is None or found is (value in takes[question]), (name, question, value)
             settled, asked = settled + (found is not None), asked + 1
     assert asked > 240 and settled > 0.9 * asked, f"only {settled} of {asked} are settled"
@@ -42,7 +37,7 @@ def test_a_yes_is_never_a_no_of_vllms_class_nor_a_no_a_yes(question):
 @pytest.mark.parametrize("version", VLLM_VERSIONS)
 def test_no_platform_changes_what_is_settled_without_one(version):
     for backend in load(version).values():
-        for asked in ({"head_size": 512}, {"head_size": 16}, {"block_size": 32}, {"dtype": "fp8"}):
+        for asked in ({"head_size": 512}, {"head_size": 16}, {"block_size": 32}, {"kv_cache_dtype": "fp8"}):
             without = answer(backend, None, **asked)
             if without is not None:
                 assert {answer(backend, platform, **asked) for platform in PLATFORMS} == {without}, backend.name
@@ -53,12 +48,13 @@ def test_no_platform_changes_what_is_settled_without_one(version):
     ("FLASH_ATTN", {"head_size": 256}, True, None),
     ("FLASH_ATTN", {"head_size": 512}, None, "whether it takes head size 512 depends: is_fa_version_supported(4)"),
     ("TRITON_ATTN", {"head_size": 16}, False, "refuses head size 16: its class wants head_size >= 32"),
-    ("FLASH_ATTN", {"dtype": "fp8"}, None,
+    ("FLASH_ATTN", {"kv_cache_dtype": "fp8"}, None,
      "whether it takes KV cache dtype fp8 depends: flash_attn_supports_kv_cache_dtype(kv_cache_dtype)"),
-    ("TRITON_FLASHINFER", {"dtype": "fp8"}, True, None),
+    ("TRITON_FLASHINFER", {"kv_cache_dtype": "fp8"}, True, None),
     ("B12X", {"block_size": 256}, False,
      "refuses blocks of 256: its class wants block_size is None or int(block_size) in (64, 128)"),
-    ("FLASHINFER", {"dtype": "nvfp4"}, None, "whether it takes KV cache dtype nvfp4 depends: _nvfp4_kv_on_fa2()"),
+    ("FLASHINFER", {"kv_cache_dtype": "nvfp4"}, None,
+     "whether it takes KV cache dtype nvfp4 depends: _nvfp4_kv_on_fa2()"),
 ])
 def test_checks_of_a_classs_own_are_told_as_vllm_writes_them(name, asked, settled, said):
     backend = load("0.33.0")[name]

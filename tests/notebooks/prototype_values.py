@@ -11,7 +11,7 @@ SAYS = {
         "BHLNC   1                  1                       208,000            8                  no  ",
         "HBLNC   8                  4                       208,000            8                  131,072"),
     "What can I run?": (
-        "vLLM 0.33.0: 16 backends; 79 others can't do what is asked",
+        "vLLM 0.33.0: 15 backends; 80 others can't do what is asked",
         "FLASHINFER, LBHNC: first choice if capability is not None and capability.major == 10; supported otherwise",
         "FLASHINFER, BLHNC: ",
         "FLASH_ATTN                                   yes      1st      yes",

@@ -99,7 +99,7 @@ def test_the_matrix_as_json_is_the_librarys():
 
 
 def test_the_matrix_table():
-    done = run("matrix", "0.33.0", "--platform", "cuda", "--dtype", "fp8", "--no-mla", "--head-size", 128,
+    done = run("matrix", "0.33.0", "--platform", "cuda", "--kv-cache-dtype", "fp8", "--no-mla", "--head-size", 128,
                "--block-size", 16)
     assert done.exit_code == 0 and max(map(len, done.stdout.splitlines())) <= 85  # the longest name is whole
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.count(" yes ") > 1

@@ -213,7 +213,8 @@ def test_the_matrix_is_the_librarys():
 def test_what_can_i_run():
     shown, panel = opened("Backends", block_size=64)
     panel.mine.click()
-    wanted = dict(platform="cpu", dtype="bfloat16", mla=False, head_size=128, block_size=64)
+    wanted = dict(platform="cpu", dtype="bfloat16", kv_cache_dtype="auto", mla=False, head_size=128,
+                  block_size=64)
     assert panel.matrix == backend_matrix(**wanted) and panel.matrix.row("CPU_ATTN") and is_fine(shown)
     assert f"{len(panel.matrix.excluded)} that can't, and why" in plain(panel.text.value)
     shown.choose(block_size=None)  # vLLM takes a block size that the backend likes

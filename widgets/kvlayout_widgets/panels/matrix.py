@@ -42,8 +42,8 @@ class MatrixPanel(TextTab):
                               "Another release, whose differences are listed", 92, 190)
         self.platform = dropdown("Platform", [("any", ""), *((one, one) for one in PLATFORMS)], "Where it must run",
                                  58, 150)
-        self.dtype = dropdown("Dtype", [("any", "")], "A model's element type, or a value of --kv-cache-dtype", 44,
-                              190)
+        self.dtype = dropdown("Model dtype", [("any", "")], "The model's element type", 80, 190)
+        self.kv_cache_dtype = dropdown("KV dtype", [("any", "")], "A value of --kv-cache-dtype", 62, 200)
         self.mla = dropdown("Keeps", [("anything", ""), ("latents (MLA)", "yes"), ("keys and values", "no")],
                             "Latent attention (MLA), or plain keys and values", 44, 190)
         self.head_size = text_field("Head size", "Elements of a head that it must take", 64, 130)
@@ -53,7 +53,8 @@ class MatrixPanel(TextTab):
                                    tooltip="Ask for what the selected layer needs on the machine that is chosen")
         self.clear = widgets.Button(description="Clear", layout=widgets.Layout(width="70px"),
                                     tooltip="Ask for nothing")
-        self.filters = (self.platform, self.dtype, self.mla, self.head_size, self.block_size, self.name)
+        self.filters = (self.platform, self.dtype, self.kv_cache_dtype, self.mla, self.head_size, self.block_size,
+                        self.name)
         super().__init__(state, act, (self.version, self.other, *self.filters, self.mine, self.clear), _HINT)
         self.matrix: BackendMatrix | None = None
         self.diff: MatrixDiff | None = None
@@ -80,14 +81,18 @@ class MatrixPanel(TextTab):
         return diff + matrix_html(self.matrix, self.name.value.strip(), used)
 
     def _wanted(self) -> dict[str, object]:
-        return {"platform": chosen(self.platform), "dtype": chosen(self.dtype), "mla": _MLA[self.mla.value],
+        return {"platform": chosen(self.platform), "dtype": chosen(self.dtype),
+                "kv_cache_dtype": chosen(self.kv_cache_dtype), "mla": _MLA[self.mla.value],
                 "head_size": parse_integer(self.head_size.value, "head_size", self.head_size.placeholder),
                 "block_size": parse_integer(self.block_size.value, "block_size", self.block_size.placeholder)}
 
     def _offer(self, version: str) -> None:
         """List the element types that the release's backends name; one that none does stays, and is refused."""
-        known = sorted({name for one in backends(version).values() for name in (*one.dtypes, *one.kv_cache_dtypes)})
-        self._set(lambda: choose(self.dtype, chosen(self.dtype), [("any", None), *((one, one) for one in known)]))
+        def fill() -> None:
+            for menu, lists in ((self.dtype, "dtypes"), (self.kv_cache_dtype, "kv_cache_dtypes")):
+                known = sorted({name for one in backends(version).values() for name in getattr(one, lists)})
+                choose(menu, chosen(menu), [("any", None), *((one, one) for one in known)])
+        self._set(fill)
 
     def _needs(self) -> dict[str, object]:
         """What the selected layer needs, as values of the filters."""
@@ -101,10 +106,13 @@ class MatrixPanel(TextTab):
                               "Select an attention layer")
         # A backend is asked about the page that the layer reports, not about the one that another one packed.
         asked = spec if is_captured(plan.selection.model) else reported_specs(plan)[at.layer]
-        dtype = asked.dtype if plan.selection.kv_cache_dtype == "auto" else plan.selection.kv_cache_dtype
+        captured = is_captured(plan.selection.model)
+        is_free = plan.selection.block_size is None and not captured
         known = [value for _, value in self.dtype.options]
-        is_free = plan.selection.block_size is None and not is_captured(plan.selection.model)
-        return {"platform": plan.selection.machine.platform, "dtype": dtype if dtype in known else None,
+        return {"platform": plan.selection.machine.platform,
+                # A page of a quantised cache doesn't say what the model computes with.
+                "dtype": asked.dtype if asked.dtype in known else None,
+                "kv_cache_dtype": None if captured else plan.selection.kv_cache_dtype,
                 "mla": "yes" if isinstance(asked, MLAAttentionSpec) else "no", "head_size": str(asked.head_size),
                 # Where nobody asked for a size, vLLM takes one that the backend likes.
                 "block_size": "" if is_free else str(spec.block_size)}
@@ -120,6 +128,7 @@ class MatrixPanel(TextTab):
             for name in ("platform", "mla", "head_size", "block_size", "name"):
                 getattr(self, name).value = found.get(name, "")
             choose(self.dtype, found.get("dtype"))
+            choose(self.kv_cache_dtype, found.get("kv_cache_dtype"))
         self._set(fill)
         self.later()
 

@@ -46,9 +46,10 @@ def check_writer(
     and dtypes to those that it lists (V's size follows K's), and declares where in a page K and V lie, and scales,
     which then stand behind the values in key and value.
     ``cases``: how many shapes, the given spec first, then random ones; ``vary``: what may differ in them, of
-    ``VARY``; its "far_blocks" adds one shape a layout whose offsets pass 2^32 elements (2^31 where less than twice
-    the cache is free), in memory that is only reserved. A kernel that copies its cache makes it real, which takes up
-    to a minute a layout: leave "far_blocks" out for such a one.
+    ``VARY``; its "far_blocks" adds one shape a layout whose offsets pass 2^31 elements, with "far_uint32" 2^32 where
+    twice the cache is free, in memory that is only reserved. A kernel that copies its cache makes it real, which
+    takes up to a minute a layout: leave both out for such a one. Triton's interpreter takes 64-bit arguments for 32
+    bits while they are small: leave "far_uint32" out for a kernel that relies on them.
 
     A writer that raises is a finding; one that touches an address over 4 GiB away from its cache (64 MiB on a GPU)
     can still end the process, and one that never returns isn't stopped. Zeros that are written are seen in the cache
@@ -111,7 +112,9 @@ def _check(run: Callable, name: str, kernel, spec, layouts, cases, seed, backend
         else:
             tally.add(case, outcome)
     if "far_blocks" in vary:
-        not_checked += _far(run, kernel, shapes, cases, place, tally)
+        not_checked += _far(run, kernel, shapes, cases, place, tally, (32, 31) if "far_uint32" in vary else (31,))
+        if "far_uint32" not in vary:
+            not_checked.append("offsets past 2^32, which weren't asked for.")
     else:
         not_checked.append("offsets past 2^31, which weren't asked for.")
     not_checked += [f"{layout} with the spec as given, which it can't hold ({error.rule}); it was tried with others."
@@ -131,9 +134,10 @@ def _changed_by(backend: Backend | None, spec: KVCacheSpec) -> list[str]:
     return [one.message for one in found if one.rule.startswith("changed-")]
 
 
-def _far(run: Callable, kernel, shapes: Shapes, first: int, place: torch.device, tally: Tally) -> list[str]:
-    """Run one case a layout whose offsets pass 2^32 elements, or 2^31 where memory is short; return what wasn't."""
-    reasons, short = [], {32: {}, 31: {}}
+def _far(run: Callable, kernel, shapes: Shapes, first: int, place: torch.device, tally: Tally,
+         tries: Sequence[int]) -> list[str]:
+    """Run one case a layout, with the first number of bits that memory is there for; return what wasn't run."""
+    reasons, short = [], {bits: {} for bits in tries}
     for number, layout in enumerate(shapes.layouts, start=first):
         for bits in short:
             try:

@@ -59,7 +59,8 @@ class Wanted:
         if self.dtype is not None and self._dtype not in models:
             cure = (f"Ask for it with kv_cache_dtype={self.dtype!r}" if self.dtype in caches
                     else f"Use one of {', '.join(sorted(models))}")
-            raise LayoutError("dtype", self.dtype, "is no element type that a backend of the release computes with", cure)
+            raise LayoutError("dtype", self.dtype, "is no element type that a backend of the release computes with",
+                              cure)
         if self.kv_cache_dtype is not None and self.kv_cache_dtype not in caches:
             raise LayoutError("kv_cache_dtype", self.kv_cache_dtype, "is no KV cache dtype that a backend of the "
                               "release names", f"Use one of {', '.join(sorted(caches))}")

@@ -23,9 +23,10 @@ from kvlayout.layout import KVCacheLayout
 from kvlayout.placement import get_kv_cache_config_from_groups
 from kvlayout.spec import AttentionSpec, MultipleOf, UniformTypeKVCacheSpecs
 
-# What may differ from the given spec. far_blocks: one case a layout whose offsets pass 2^32 elements, or 2^31.
+# What may differ from the given spec. far_blocks: one case a layout whose offsets pass 2^31 elements; far_uint32: let
+# those pass 2^32 instead.
 VARY = ("num_kv_heads", "head_size", "head_size_v", "block_size", "dtype", "page_size_padded", "kernel_block_size",
-        "far_blocks")
+        "far_uint32", "far_blocks")
 
 _OUTER = frozenset(("block_size", "page_size_padded", "kernel_block_size"))
 _HEADS = (1, 2, 3, 4, 5, 7)

@@ -1,7 +1,7 @@
 """Verdicts on kernels in Triton, our examples and vLLM's own: run where they can be, else as they were recorded.
 
 ``python -m kvlayout.upstream.kernel_verdicts FILE`` runs all of them, or those named, and writes their record; it
-needs vLLM 0.33 with triton for vLLM's own, and no GPU. The records are notebooks/data/kernel-verdicts.json, and of
+needs triton, for vLLM's own vLLM 0.33 too, and no GPU. The records are notebooks/data/kernel-verdicts.json, and of
 vLLM's own over 500 shapes tests/recorded/writers/0.33.0.json (``--cases 500 --kernel NAME --kernel NAME``).
 """
 
@@ -144,7 +144,9 @@ def _report(name: str, cases: int) -> KernelReport:
     kernel, device = _kernel(name), triton_device()
     writer: Callable = getattr(import_module(kernel.module), kernel.function)
     # On a GPU an address out of all memory would end the process, and the flat writer has some.
-    fixed = (*kernel.fixed, *(("far_blocks",) if device == "cuda" and name == "triton_flat_writer" else ()))
+    fixed = (*kernel.fixed, *(("far_blocks",) if device == "cuda" and name == "triton_flat_writer" else ()),
+             # The interpreter takes small arguments for 32 bits, also those that vLLM's kernels declare as 64 bits.
+             *(("far_uint32",) if device == "cpu" and kernel.needs == _OPS else ()))
     return check_writer(writer, SPEC, cases=cases, vary=[one for one in VARY if one not in fixed], device=device)
 
 

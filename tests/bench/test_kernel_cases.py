@@ -184,7 +184,7 @@ def test_a_wrap_of_any_unit_and_sign_is_caught_and_explained(name, kind):
         return ((at + half) % 2**32 - half) * unit // 2
 
     check, kernel = (check_writer, seeded.writer) if kind == "writer" else (check_reader, seeded.reader)
-    report = check(kernel(wrapped), SPEC, cases=3, vary=["far_blocks"], layouts=["LBNHC", "BLHNC", "BHLNC"])
+    report = check(kernel(wrapped), SPEC, cases=3, vary=["far_blocks", "far_uint32"], layouts=["LBNHC", "BLHNC", "BHLNC"])
     if not is_far(report, 3, 32):
         pytest.skip("too little memory is free here for offsets past 2^32")
     assert report.failed == report.far_cases == 3
@@ -214,7 +214,7 @@ def test_zeros_near_a_tokens_place_are_seen_in_far_cases_too(kind, step):
         return found
 
     check, kernel = (check_writer, clears_and_writes) if kind == "writer" else (check_reader, reads_and_clears)
-    report = check(kernel, SPEC, cases=6, vary=["far_blocks"])
+    report = check(kernel, SPEC, cases=6, vary=["far_blocks", "far_uint32"])
     assert report.failed == report.far_cases
     assert set(report.counts) <= {"stray-other-token"} if kind == "writer" else {"cache-changed"}
 

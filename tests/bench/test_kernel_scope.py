@@ -48,7 +48,7 @@ def test_readers_and_latents_have_fewer_properties():
 
 
 def test_layouts_that_only_had_far_offsets_are_named():
-    report = check_writer(write, SPEC, cases=2, vary=["far_blocks"])
+    report = check_writer(write, SPEC, cases=2, vary=["far_blocks", "far_uint32"])
     if report.far_cases == 6:
         assert lines(report, "LHBNC, BLHNC, BLNHC, BHLNC but for offsets past 2^31: there were fewer cases")
     else:
@@ -136,3 +136,9 @@ def test_a_backend_with_many_block_sizes_is_asked_once_a_page(monkeypatch):
         lambda cls, spec=None: asked.append(spec) or (16, 32)))
     assert check_writer(write, SPEC, backend=mine, cases=60, vary=["block_size"]).ok
     assert len(asked) < 20
+
+
+def test_offsets_that_werent_asked_for_are_told():
+    near, far = (check_writer(write, SPEC, cases=6, vary=vary) for vary in ([], ["far_blocks"]))
+    assert lines(near, "offsets past 2^31, which weren't asked for.") and not lines(near, "offsets past 2^32")
+    assert lines(far, "offsets past 2^32, which weren't asked for.")

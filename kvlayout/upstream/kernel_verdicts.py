@@ -144,9 +144,7 @@ def _report(name: str, cases: int) -> KernelReport:
     kernel, device = _kernel(name), triton_device()
     writer: Callable = getattr(import_module(kernel.module), kernel.function)
     # On a GPU an address out of all memory would end the process, and the flat writer has some.
-    fixed = (*kernel.fixed, *(("far_blocks",) if device == "cuda" and name == "triton_flat_writer" else ()),
-             # The interpreter takes small arguments for 32 bits, also those that vLLM's kernels declare as 64 bits.
-             *(("far_uint32",) if device == "cpu" and kernel.needs == _OPS else ()))
+    fixed = (*kernel.fixed, *(("far_blocks",) if device == "cuda" and name == "triton_flat_writer" else ()))
     return check_writer(writer, SPEC, cases=cases, vary=[one for one in VARY if one not in fixed], device=device)
 
 

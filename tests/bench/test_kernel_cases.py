@@ -28,6 +28,11 @@ DTYPES = {1: ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnu
           2: ("bfloat16", "float16"), 4: ("float32",), 8: ("float64",)}
 
 
+@pytest.fixture(autouse=True)
+def no_interpreter(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # another test may have switched it on
+
+
 @pytest.mark.parametrize("item", DTYPES)
 @given(data=st.data())
 def test_codes_are_numbers_that_kernels_keep(item, data):
@@ -184,7 +189,8 @@ def test_a_wrap_of_any_unit_and_sign_is_caught_and_explained(name, kind):
         return ((at + half) % 2**32 - half) * unit // 2
 
     check, kernel = (check_writer, seeded.writer) if kind == "writer" else (check_reader, seeded.reader)
-    report = check(kernel(wrapped), SPEC, cases=3, vary=["far_blocks", "far_uint32"], layouts=["LBNHC", "BLHNC", "BHLNC"])
+    layouts = ["LBNHC", "BLHNC", "BHLNC"]
+    report = check(kernel(wrapped), SPEC, cases=3, vary=["far_blocks", "far_uint32"], layouts=layouts)
     if not is_far(report, 3, 32):
         pytest.skip("too little memory is free here for offsets past 2^32")
     assert report.failed == report.far_cases == 3

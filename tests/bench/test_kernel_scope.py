@@ -15,6 +15,11 @@ NEAR = VARY[:-1]
 SIX = ", ".join(KVCacheLayout.__members__)
 
 
+@pytest.fixture(autouse=True)
+def no_interpreter(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # another test may have switched it on
+
+
 def lines(report, start):
     return [one for one in report.not_checked if one.startswith(start)]
 
@@ -142,3 +147,10 @@ def test_offsets_that_werent_asked_for_are_told():
     near, far = (check_writer(write, SPEC, cases=6, vary=vary) for vary in ([], ["far_blocks"]))
     assert lines(near, "offsets past 2^31, which weren't asked for.") and not lines(near, "offsets past 2^32")
     assert lines(far, "offsets past 2^32, which weren't asked for.")
+
+
+def test_in_tritons_interpreter_offsets_stay_below_those_that_it_wraps(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    report = check_writer(write, SPEC, cases=6)
+    assert lines(report, "offsets past 2^32, as Triton's interpreter, switched on here, takes")
+    assert report.ok and not lines(report, "offsets past 2^32 in")

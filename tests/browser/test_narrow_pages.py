@@ -8,12 +8,13 @@ from tests.browser.explorer_page import ExplorerPage
 
 pytestmark = pytest.mark.browser
 
-# Run in the page: what is wider than its place, other than what is meant to scroll (tables, code, lists).
+# Run in the page: what is wider than its place, other than what is meant to scroll (tables, code, lists,
+# pictures whose words couldn't be read if they were smaller).
 CUT_JS = """() => [...document.querySelectorAll('.kvl-explorer *')]
   .filter(one => one.offsetParent && one.clientWidth && one.scrollWidth > one.clientWidth + 2
     && getComputedStyle(one).overflowX !== 'visible'
     && !['SELECT', 'OPTION', 'INPUT', 'TEXTAREA', 'PRE'].includes(one.tagName)
-    && !one.matches('.kvl-wide, .kvl-scroll'))
+    && !one.matches('.kvl-wide, .kvl-scroll, :has(> .kvlayout-picture)'))
   .map(one => `${one.tagName}.${one.className}: ${one.scrollWidth} of ${one.clientWidth} px`)"""
 
 
@@ -36,3 +37,14 @@ def test_nothing_is_cut_off(lab, lab_page, width):
                 cut[title, panel] = found
     assert len(seen) > 18, seen
     assert cut == {}
+
+
+def test_pictures_stay_large_enough_to_be_read(lab, lab_page):
+    explorer = ExplorerPage(lab, lab_page, "Explorer()")
+    explorer.page.set_viewport_size({"width": 1000, "height": 1400})
+    for tab, panel in (("Transfer", "Two sides"), ("Bench", "Layouts")):
+        explorer.tab(tab)
+        explorer.panel(panel)
+        assert explorer.picture.bounding_box()["width"] >= 760
+        place = explorer.picture.evaluate("image => image.closest(':has(> .kvlayout-picture)').clientWidth")
+        assert place < 760  # it scrolls there

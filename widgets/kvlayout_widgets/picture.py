@@ -24,7 +24,7 @@ class Picture(anywidget.AnyWidget):
     Traits set by :meth:`show`:
         png: the picture, at ``pixel_ratio`` pixels for each CSS pixel
         alt: the same in words
-        width, height: CSS pixels; a narrow page shrinks the picture
+        width, height: CSS pixels; a narrow page shrinks the picture, to 760 pixels at least, and then scrolls it
         axes: for each of the figure's axes {x0, x1, y0, y1: fractions of the picture from its left and bottom edge,
             xlim, ylim: data at those edges, xscale, yscale: "linear" or "log"}
     Traits set by the page, each with a running number ``n`` so that the same event twice is two changes:

@@ -42,7 +42,7 @@ class MatrixPanel(TextTab):
                               "Another release, whose differences are listed", 92, 190)
         self.platform = dropdown("Platform", [("any", ""), *((one, one) for one in PLATFORMS)], "Where it must run",
                                  58, 150)
-        self.dtype = dropdown("Model dtype", [("any", "")], "The model's element type", 80, 190)
+        self.dtype = dropdown("Model dtype", [("any", "")], "The model's element type", 90, 200)
         self.kv_cache_dtype = dropdown("KV dtype", [("any", "")], "A value of --kv-cache-dtype", 62, 200)
         self.mla = dropdown("Keeps", [("anything", ""), ("latents (MLA)", "yes"), ("keys and values", "no")],
                             "Latent attention (MLA), or plain keys and values", 44, 190)

@@ -186,7 +186,7 @@ def _expressible(one: Score) -> str:
     lacks = [name for name in KEEPS.values() if not one.measures.get(name)]
     letters = "".join("-" if name in lacks else letter for letter, name in KEEPS.items())
     tooltip = f"not: {', '.join(lacks)}" if lacks else "all of them"
-    return f"<code>{span(letters, '', tooltip)}</code>"
+    return span(letters, "mono", tooltip)
 
 
 def _legend() -> str:

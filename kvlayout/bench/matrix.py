@@ -37,7 +37,7 @@ class Cell:
     choice: int | None = None
 
     def __str__(self) -> str:
-        return f"choice {self.choice}" if self.state == SUPPORTED and self.choice else self.state
+        return f"supported, choice {self.choice}" if self.state == SUPPORTED and self.choice else self.state
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def test_an_order_that_changes_is_told():
     moved = replace(matrix, rows=tuple(replace(one, cells=cells) if one is row else one for one in matrix))
     diff = matrix_diff(matrix, moved)
     assert [(one.backend, one.what, str(one.old), str(one.new)) for one in diff.cells] == [
-        (row.backend, name, f"choice {was}", f"choice {5 - was}") for name in row.cells
+        (row.backend, name, f"supported, choice {was}", f"supported, choice {5 - was}") for name in row.cells
         for was, named in (second, third) if named == name]
 
 

@@ -21,6 +21,9 @@ from kvlayout.facts.user_backend import UserBackend
 _WORDS = {"head_size": "head size", "block_size": "blocks of", "dtype": "model dtype",
           "kv_cache_dtype": "KV cache dtype"}
 
+# Where a platform runs another class than the enum's, a row of its own. Source: vLLM 0.32.0, ``platforms/xpu.py``.
+_STANDS_FOR = {("FLASH_ATTN_MLA", "xpu"): "XPUFlashAttnMLABackend"}
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -94,6 +97,8 @@ class Wanted:
     def _platform_answer(self, backend: Backend) -> tuple[bool | None, str]:
         if backend.platforms == ("any",):
             return None, f"where it runs is {UNKNOWN}"
+        if (backend.name, self.platform) in _STANDS_FOR:
+            return None, f"on {self.platform} vLLM runs {_STANDS_FOR[backend.name, self.platform]} in its place"
         return self.platform in backend.platforms, f"runs on {_listed(backend.platforms)}, not {self.platform}"
 
     def _dtype_answer(self, backend: Backend) -> tuple[bool | None, str]:
@@ -140,11 +145,11 @@ class Wanted:
 
     def _checked(self, backend: Backend, question: str, value: object, by_lists: Callable) -> tuple[bool | None, str]:
         """The class's own check where it has one; else what follows from the lists. A composite's parts all agree."""
-        if backend.parts and question != "block_size":
+        if backend.parts:
             listed = {one.class_path: one for one in load(backend.vllm_version).values()}
             parts = [self._checked(listed[path], question, value, by_lists) for path in backend.parts]
-            # A composite has head sizes of its own; its lists of dtypes are the base class's default.
-            own = [by_lists(backend)] if question == "head_size" else []
+            # A composite has sizes of its own; its lists of dtypes are the base class's default.
+            own = [by_lists(backend)] if question.endswith("size") else []
             return next((one for can in (False, None) for one in (*own, *parts) if one[0] is can), (True, ""))
         words = f"{_WORDS[question]} {value}"
         # vLLM's supports_dtype takes a torch.dtype; the lists say the same.

@@ -69,6 +69,18 @@ def test_fa4_is_no_question_for_an_intel_gpu():
     assert answer(load("0.33.0")["FLASH_ATTN"], "xpu", head_size=520) is False
 
 
+def test_a_composite_takes_what_its_parts_take_on_the_platform():
+    composite, sizes = load("0.33.0")["TRITON_FLASH_ATTN"], (16, 32, 64, 96, 128)
+    # The class itself on an Intel GPU: multiples of 64 alone. On CUDA its part FLASH_ATTN depends on FA4.
+    assert [answer(composite, "xpu", block_size=size) for size in sizes] == [False, False, True, False, True]
+    assert {answer(composite, "cuda", block_size=size) for size in (16, 32)} == {None}
+
+
+def test_another_class_that_a_platform_runs_is_named():
+    rows = {row.backend: row for row in backend_matrix("0.33.0", platform="xpu", mla=True)}
+    assert rows["FLASH_ATTN_MLA"].not_settled == ("on xpu vLLM runs XPUFlashAttnMLABackend in its place",)
+
+
 def test_what_no_option_names_and_sparse_attention_are_not_settled():
     rows = {row.backend: row for row in backend_matrix("0.33.0", platform="cuda", mla=True, head_size=576)}
     assert any("selection of tokens" in one for one in rows["FLASHMLA_SPARSE"].not_settled)

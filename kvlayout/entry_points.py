@@ -81,8 +81,11 @@ def _points(kind: str) -> list[EntryPoint]:
     group = f"kvlayout.{kind}"
     try:
         return list(entry_points(group=group))
-    except Exception:  # one broken file among all that are installed: package by package then
-        pass
+    except Exception:  # one broken file among all that are installed
+        return _points_by_package(kind, group)
+
+
+def _points_by_package(kind: str, group: str) -> list[EntryPoint]:
     found: list[EntryPoint] = []
     met: set[str] = set()
     for package in distributions():

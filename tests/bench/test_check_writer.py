@@ -5,20 +5,11 @@ import pytest
 import torch
 
 from kvlayout import FullAttentionSpec, KVCacheLayout, LayoutError, MLAAttentionSpec, PhysicalLayout
-from kvlayout.bench import VARY, check_writer
+from kvlayout.bench import VARY
 from kvlayout.bench.examples.torch_writer import write
-from kvlayout.bench.fault import WRITE_FAULTS
 from kvlayout.bench.kernel_map import MISSING, RIGHT, STRAY, UNTOUCHED, WRONG
 from tests.far_cases import is_far, others
-
-SPEC = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, dtype="bfloat16")
-NEAR = VARY[:-1]
-
-
-def check(writer, spec=SPEC, *, cases=60, vary=NEAR, **rest):
-    report = check_writer(writer, spec, cases=cases, vary=vary, **rest)
-    assert set(report.counts) <= set(WRITE_FAULTS) and [one.kind for one in report.faults] == list(report.counts)
-    return report
+from tests.writer_checks import SPEC, check
 
 
 def each_token(key, value, kv_cache, slot_mapping):

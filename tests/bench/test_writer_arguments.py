@@ -4,20 +4,11 @@ import pytest
 import torch
 
 from kvlayout import FullAttentionSpec, LayoutError, MambaSpec
-from kvlayout.bench import VARY, PrototypeBackend, check_writer
+from kvlayout.bench import PrototypeBackend, check_writer
 from kvlayout.bench.examples.torch_writer import write
-from kvlayout.bench.fault import WRITE_FAULTS
 from kvlayout.interior import Field, Interior
 from kvlayout.layout import all_layouts
-
-SPEC = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, dtype="bfloat16")
-NEAR = VARY[:-1]
-
-
-def check(writer, spec=SPEC, *, cases=60, vary=NEAR, **rest):
-    report = check_writer(writer, spec, cases=cases, vary=vary, **rest)
-    assert set(report.counts) <= set(WRITE_FAULTS) and [one.kind for one in report.faults] == list(report.counts)
-    return report
+from tests.writer_checks import SPEC, check
 
 
 class TransposedKeys:

@@ -21,13 +21,15 @@ PROPERTIES = {
     "is_block_contiguous": "ends in H, N, C",
 }
 
+_LONG = 30  # characters that fit in one line of a column
+
 
 @dataclass(frozen=True)
 class Table:
     """A table that a notebook shows; ``rows`` are plain text, the first column a layout's name where there is one.
 
-    ``is_prose``: the cells are words, to be read from the left, not numbers. ``breaks``: the last column has names
-    that are too long for a line, and breaks them anywhere.
+    ``is_prose``: the cells are words, to be read from the left, not numbers. ``breaks``: some cells are longer than
+    a page has room for, and names in them are broken anywhere.
     """
 
     header: tuple[str, ...]
@@ -38,16 +40,16 @@ class Table:
 
     def _repr_html_(self) -> str:
         # A header of chips would be wider than a notebook. Jupyter aligns cells to the right, which suits no name.
-        cells = [[f'<div style="text-align:left;white-space:nowrap">{_first_cell(first)}</div>',
+        wrap = "normal;overflow-wrap:anywhere;min-width:120px" if self.breaks else "nowrap"
+        cells = [[f'<div style="text-align:left;white-space:{wrap}">{_first_cell(first)}</div>',
                   *map(self._cell, rest)] for first, *rest in self.rows]
-        if self.breaks:
-            cells = [[*rest, f'<div style="overflow-wrap:anywhere">{last}</div>'] for *rest, last in cells]
         first, *rest = self.header
         header = [f'<div style="text-align:left">{escape(first)}</div>', *map(self._cell, rest)]
         return f"<style>{STYLE}</style><div class='kvl'>{html_table(header, cells, self.caption)}</div>"
 
     def _cell(self, text: str) -> str:
-        return f'<div style="text-align:left">{escape(text)}</div>' if self.is_prose else escape(text)
+        style = ";overflow-wrap:anywhere;min-width:200px" if self.breaks and len(text) > _LONG else ""
+        return f'<div style="text-align:left{style}">{escape(text)}</div>' if self.is_prose else escape(text)
 
     def __repr__(self) -> str:
         widths = [max(map(len, column)) for column in zip(self.header, *self.rows)]

@@ -113,7 +113,7 @@ def writer(formula: Callable):
         view, memory, start = _of(kv_cache)
         kept = slot_mapping >= 0
         at = addresses(formula, view, key.shape[2], value.shape[2], slot_mapping[kept].numpy())
-        memory[torch.from_numpy(start + at)] = torch.cat([key[kept], value[kept]], dim=2)
+        memory[torch.from_numpy(start + at)] = torch.cat([key[:len(kept)][kept], value[:len(kept)][kept]], dim=2)
     return write
 
 

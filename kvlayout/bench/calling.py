@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -12,8 +12,8 @@ from kvlayout.bench.fault import Fault, input_changed, raised
 from kvlayout.errors import LayoutError
 
 
-def check_kernel(argument: str, kernel: object) -> None:
-    """Raise a LayoutError unless ``kernel`` can be called and does its work in the call."""
+def check_kernel(argument: str, kernel: object, by_place: Sequence[str], by_name: Iterable[str]) -> None:
+    """Raise a LayoutError unless ``kernel`` can be called with such arguments, and does its work in the call."""
     if not callable(kernel):
         raise LayoutError(argument, kernel, "must be a function", "Wrap a Triton kernel in one that launches it")
     if hasattr(kernel, "run") and hasattr(type(kernel), "__getitem__"):  # kernel[grid](...)
@@ -23,6 +23,16 @@ def check_kernel(argument: str, kernel: object) -> None:
         if inspect.iscoroutinefunction(one) or inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
             raise LayoutError(argument, kernel, "is a coroutine or a generator, whose body a call doesn't run",
                               "Give a plain function")
+    try:
+        signature = inspect.signature(kernel)
+    except (TypeError, ValueError):  # one of C's, say, which doesn't tell what it takes
+        return
+    try:
+        signature.bind(*by_place, **dict.fromkeys(by_name))
+    except TypeError as error:
+        raise LayoutError(argument, kernel, f"can't be called with {', '.join((*by_place, *by_name))}: {error}",
+                          "Wrap it in a function of these; K and V of a cache that your kernel wants apart are "
+                          "kv_cache[..., :head_size] and kv_cache[..., head_size:]") from None
 
 
 def call_kernel(

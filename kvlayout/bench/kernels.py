@@ -10,7 +10,7 @@ import torch
 from kvlayout.bench.backend_check import check_backend
 from kvlayout.bench.calling import check_kernel
 from kvlayout.bench.case import FEATURES, WRITER_FEATURES, Case
-from kvlayout.bench.readers import Reader, run_reader, takes_head_size
+from kvlayout.bench.readers import Reader, run_reader, takes_head_size, with_head_size
 from kvlayout.bench.report import KernelReport, Tally
 from kvlayout.bench.shapes import VARY, Shapes
 from kvlayout.bench.writers import Writer, run_writer
@@ -36,11 +36,12 @@ def check_writer(
 ) -> KernelReport:
     """Run ``writer(key, value, kv_cache, slot_mapping)`` and report where each element of K and V went.
 
-    key [tokens, heads, head_size] and value [tokens, heads, head_size_v] come in the cache's dtype (fp8 as uint8),
-    for their bytes to be stored unchanged; ``kv_cache`` is the layer's view [B, H, N, C] as vLLM 0.33 hands it out, B
-    and N in kernel blocks where those split the manager's, to be written in place; slot_mapping int64 [tokens],
-    negative for a token to be ignored: mostly -1, vLLM's own. The whole allocation is watched: other tokens and
-    layers, padding, and room around it.
+    key [rows, heads, head_size] and value [rows, heads, head_size_v] come in the cache's dtype (fp8 as uint8),
+    for their bytes to be stored unchanged; rows behind the tokens of slot_mapping are padding, as in vLLM.
+    ``kv_cache`` is the layer's view [B, H, N, C] as vLLM 0.33 hands it out, B and N in kernel blocks where those
+    split the manager's, to be written in place; slot_mapping int64 [tokens], up to some hundred, negative for a token
+    to be ignored: mostly -1, vLLM's own. The whole allocation is watched: other tokens and layers, padding, and room
+    around it.
 
     ``layouts``: members, names or PhysicalLayouts; None means those of ``backend``, or all six. ``backend``: a name,
     class or object as for :func:`kvlayout.as_backend`; it repacks the spec, chooses kernel blocks, limits head sizes
@@ -86,7 +87,9 @@ def check_reader(
 
 
 def _check(run: Callable, name: str, kernel, spec, layouts, cases, seed, backend, vary, device) -> KernelReport:
-    check_kernel(name, kernel)
+    given = (("key", "value", "kv_cache", "slot_mapping"), ()) if run is run_writer else \
+        with_head_size(kernel, "kv_cache", "block_table", "seq_lens", head_size="head_size")
+    check_kernel(name, kernel, *given)
     check_int("cases", cases, minimum=1)
     check_int("seed", seed, minimum=0)
     place = as_device(device)

@@ -51,6 +51,14 @@ def takes_head_size(reader: Reader) -> bool:
     return _head_size_parameter(reader) is not None
 
 
+def with_head_size(reader: Reader, *given: object, head_size: object) -> tuple[tuple, dict[str, object]]:
+    """Return the arguments by place and by name that a reader is called with."""
+    asked = _head_size_parameter(reader)
+    if asked is None:
+        return given, {}
+    return ((*given, head_size), {}) if asked.kind is asked.POSITIONAL_ONLY else (given, {"head_size": head_size})
+
+
 def _head_size_parameter(reader: Reader) -> inspect.Parameter | None:
     try:
         return inspect.signature(reader).parameters.get("head_size")
@@ -96,11 +104,10 @@ def _call(reader: Reader, arena: Arena, rows: Rows) -> np.ndarray | Fault:
     looked at."""
     case, device = arena.case, arena.view.device
     given = _inputs(case, device)
-    asked, told = _head_size_parameter(reader), (case.sides[0].width,)
-    by_place = asked is not None and asked.kind is asked.POSITIONAL_ONLY
-    kwargs = {} if asked is None or by_place else {"head_size": told[0]}
-    returned, fault = call_kernel(reader, case, arena.view, given, _inputs(case, device), lambda kernel: kernel(
-        arena.view, given["block_table"], given["seq_lens"], *(told if by_place else ()), **kwargs))
+    by_place, by_name = with_head_size(reader, arena.view, given["block_table"], given["seq_lens"],
+                                       head_size=case.sides[0].width)
+    returned, fault = call_kernel(reader, case, arena.view, given, _inputs(case, device),
+                                  lambda kernel: kernel(*by_place, **by_name))
     if fault is not None:
         return fault
     try:

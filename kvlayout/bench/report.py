@@ -53,6 +53,9 @@ class KernelReport:
         """Whether shapes were run and nothing went wrong; what wasn't checked is in ``not_checked``."""
         return self.failed == 0 and self.cases + self.far_cases > 0
 
+    def __bool__(self) -> bool:
+        return self.ok
+
     def sentences(self) -> list[str]:
         """Return the verdict as plain text, the most important first."""
         total = self.cases + self.far_cases

@@ -9,6 +9,7 @@ import numpy as np
 from kvlayout.slot_mapping import NULL_BLOCK
 
 _MOST_NEW = 6  # tokens of one request that are new: an interpreted kernel takes milliseconds for each
+_MOST_PROMPT = 256  # of a request that is written whole
 _MOST_READ, _MOST_FAR = 1 << 20, 1 << 18  # elements of K and V that a case reads, about: each is accounted for
 _LARGE_BLOCK = 1 << 17  # elements: far requests over larger ones have one block each
 
@@ -30,16 +31,17 @@ class Requests:
 
 
 def draw_requests(rng: np.random.Generator, num_blocks: int, block_size: int, kernel_block_size: int,
-                  token_elements: int = 1) -> Requests:
+                  token_elements: int = 1, is_prefill: bool = False) -> Requests:
     """Return one to three requests over a shuffled pool of ``num_blocks`` manager blocks; block 0 is never theirs.
 
-    ``token_elements``: of K and V of a token, all heads; requests are shorter where that makes them large.
+    ``is_prefill``: all their tokens are new, up to 256 of each; else up to six are. ``token_elements``: of K and V of
+    a token, all heads; requests are shorter where that makes them large.
     """
     ids = 1 + rng.permutation(num_blocks - 1)
     count = int(rng.integers(1, min(3, len(ids)) + 1))
     cuts = np.sort(rng.choice(np.arange(1, len(ids)), count - 1, replace=False)) if count > 1 else []
     return _requests(rng, [list(part) for part in np.split(ids, cuts)], block_size, kernel_block_size,
-                     _MOST_READ // token_elements)
+                     _MOST_READ // token_elements, _MOST_FAR // token_elements if is_prefill else 0)
 
 
 def far_requests(rng: np.random.Generator, num_blocks: int, block_size: int, kernel_block_size: int,
@@ -51,12 +53,14 @@ def far_requests(rng: np.random.Generator, num_blocks: int, block_size: int, ker
     return _requests(rng, blocks_of, block_size, kernel_block_size, _MOST_FAR // token_elements)
 
 
-def _requests(rng, blocks_of: list[list[int]], block_size: int, kernel_block_size: int, most: int) -> Requests:
+def _requests(rng, blocks_of: list[list[int]], block_size: int, kernel_block_size: int, most: int,
+              prompt: int = 0) -> Requests:
     # The last block is mostly a partial one.
     seq_lens = [(len(blocks) - 1) * block_size + int(rng.integers(1, block_size + 1)) for blocks in blocks_of]
     slots = []
     for blocks, length in zip(blocks_of, seq_lens):
-        first = max(0, length - int(rng.integers(1, _MOST_NEW + 1)))
+        new = max(int(rng.integers(1, _MOST_NEW + 1)), min(prompt, _MOST_PROMPT))
+        first = max(0, length - new)
         slots += [blocks[position // block_size] * block_size + position % block_size
                   for position in range(first, length)]
     ignored = np.random.default_rng(slots).choice([-1, -1, -2, -block_size], 2)

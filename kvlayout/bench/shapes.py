@@ -35,6 +35,8 @@ _BLOCK_SIZES = (1, 2, 4, 6, 8, 16)
 _ODD_HEAD_SIZES = (46,)  # a backend of vLLM takes multiples of 8 at best
 _DTYPES = ("bfloat16", "float16", "float32", "uint8")
 _TRIES = 100
+_PREFILLS = 13  # every so many cases whole prompts are written: no multiple of vLLM's six layouts, each gets some
+_PADDED_ROWS = (0, 0, 0, 1, 5)
 _LARGE_PAGE = 1 << 18  # elements: of larger ones a pool has few, so that a case stays a matter of milliseconds
 
 
@@ -202,10 +204,12 @@ class Shapes:
         address_map = AddressMap(config, layout, None if size == spec.block_size else [size], interiors)
         for region in address_map.regions:
             layer_views(region.geometry, region.tensor.layers, region.spec.dtype, config.size_bytes)
-        draw = far_requests if is_far else draw_requests
         sides = token_sides(spec, interiors[names[local]])
-        asked = draw(rng, num_blocks, spec.block_size, size, sum(len(side.slot) for side in sides))
-        return Case(number, address_map, names[local], spec, self._given, sides, asked, bool(rng.integers(2)), is_far)
+        drawn = (rng, num_blocks, spec.block_size, size, sum(len(side.slot) for side in sides))
+        asked = far_requests(*drawn) if is_far else draw_requests(*drawn, is_prefill=number % _PREFILLS == 6)
+        is_strided = bool(rng.integers(2))
+        padded = int(np.random.default_rng([self._seed, number, 1]).choice(_PADDED_ROWS))
+        return Case(number, address_map, names[local], spec, self._given, sides, asked, is_strided, padded, is_far)
 
 
 def _check_spec(argument: str, spec: object) -> None:

@@ -18,7 +18,7 @@ Writer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], obje
 
 def run_writer(writer: Writer, case: Case, device: torch.device) -> Observation | Fault | str:
     """Return what ``writer`` did in ``case``; a Fault where it raised, a clause where the machine can't run it."""
-    count = len(case.requests.slots) * sum(len(side.slot) for side in case.sides)
+    count = (len(case.requests.slots) + case.padded_rows) * sum(len(side.slot) for side in case.sides)
     if has_background(case):
         with near_arena(case, device, count) as arena:
             return _run(writer, arena, count, np.arange(*arena.marked))
@@ -49,7 +49,9 @@ def _run(writer: Writer, arena: Arena, count: int, marked: np.ndarray) -> Observ
     changed = np.flatnonzero(numbers != own)
     other, other_numbers = _together(arena, places, around)
     ids = np.concatenate([numbers[changed], other_numbers])
-    ids = np.where(ids < count, ids, UNKNOWN)  # content of another place is nothing that was handed over
+    # Content of another place, or of a row of padding, is no token's.
+    tokens = arena.case.requests.slots.size * sum(len(side.slot) for side in arena.case.sides)
+    ids = np.where(ids < tokens, ids, UNKNOWN)
     changed = np.concatenate([marked[changed], other])
     order = np.argsort(changed)
     offsets = (changed[order] - arena.first) * arena.codes.dtype.itemsize
@@ -72,13 +74,13 @@ def _call(writer: Writer, arena: Arena, turn: int) -> Fault | None:
 
 
 def _inputs(arena: Arena, turn: int) -> dict[str, torch.Tensor]:
-    """Fingerprints as key [tokens, heads, head_size] and value [.., head_size_v], and the slot_mapping [tokens].
+    """Fingerprints as key [rows, heads, head_size] and value [.., head_size_v], and the slot_mapping [tokens].
 
-    They are new each time: a writer may spoil them.
+    Rows behind the tokens are padding. They are new each time: a writer may spoil them.
     """
     case, tokens = arena.case, len(arena.case.requests.slots)
     widths = [len(side.slot) for side in case.sides]
-    numbers = np.arange(tokens * sum(widths)).reshape(tokens, sum(widths))
+    numbers = np.arange((tokens + case.padded_rows) * sum(widths)).reshape(-1, sum(widths))
     rows = torch.from_numpy(arena.codes.patterns(numbers, turn)).to(arena.view.device).view(arena.view.dtype)
     parts = rows.split(widths, dim=1)
     if not case.strided_inputs:

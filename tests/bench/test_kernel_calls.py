@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import torch
 
-from kvlayout import FullAttentionSpec, LayoutError
+from kvlayout import FullAttentionSpec, KVCacheLayout, LayoutError
 from kvlayout.bench import check_reader, check_writer
 from kvlayout.bench.examples.paged_decode import gather
 from kvlayout.bench.examples.torch_writer import write
@@ -163,3 +163,44 @@ def test_head_size_is_told_by_place_where_it_has_no_name():
         return gather(kv_cache, block_table, seq_lens, head_size)
 
     assert check_reader(reads, SPEC, cases=30, vary=["head_size", "head_size_v"]).ok
+
+
+def test_rows_behind_the_tokens_are_padding():
+    def by_rows(key, value, kv_cache, slot_mapping):
+        slots = torch.full((len(key),), 1)  # as a grid over key's rows reads on behind slot_mapping
+        slots[:len(slot_mapping)] = slot_mapping
+        write(key, value, kv_cache, slots)
+
+    report = check_writer(by_rows, SPEC, cases=60, vary=[])
+    assert not report and report.always == ("padded key and value",)
+    failed, cases = report.by_feature["padded key and value"]
+    assert failed == cases == report.failed > 5
+    assert check_writer(write, SPEC, cases=60, vary=[])
+
+
+def test_whole_prompts_are_written_too():
+    def first_tile(key, value, kv_cache, slot_mapping):
+        write(key, value, kv_cache, slot_mapping[:32])
+
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype="bfloat16")
+    report = check_writer(first_tile, spec, cases=160, vary=[])
+    failed, cases = report.by_feature["over 32 tokens"]
+    assert report.always == ("over 32 tokens",) and 5 < failed <= cases <= 14
+    # Each of vLLM's six layouts gets some.
+    assert {layout for layout, (failed, _) in report.by_layout.items() if failed} == set(KVCacheLayout.__members__)
+
+
+@pytest.mark.parametrize("kernel, missing", [
+    (lambda key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, scale: None, "slot_mapping"),
+    (lambda key, value, kv_cache: None, "too many positional arguments"),
+])
+def test_a_writer_of_other_arguments_is_refused(kernel, missing):
+    with pytest.raises(LayoutError, match="can't be called with key, value, kv_cache, slot_mapping") as error:
+        check_writer(kernel, SPEC, cases=1)
+    assert missing in error.value.rule and "kv_cache[..., :head_size]" in error.value.cure
+
+
+def test_a_reader_of_other_arguments_is_refused():
+    with pytest.raises(LayoutError, match="can't be called with kv_cache, block_table, seq_lens"):
+        check_reader(lambda kv_cache, block_table: None, SPEC, cases=1)
+    assert check_reader(lambda cache, table, lens, *, head_size: gather(cache, table, lens, head_size), SPEC, cases=6)

@@ -40,8 +40,8 @@ def test_a_backend_declares_where_k_and_v_lie():
         keys, values = cells[:, :, 0].unflatten(2, (8, 8)), cells[:, :, 1].unflatten(2, (8, 8))
         kept = slot_mapping >= 0
         block, state = slot_mapping[kept] // states, slot_mapping[kept] % states
-        keys[block, :, :, state] = key[kept]
-        values[block, :, state] = value[kept]
+        keys[block, :, :, state] = key[:len(kept)][kept]
+        values[block, :, state] = value[:len(kept)][kept]
 
     # One layer a block: a kernel block of 8 tokens in a block of 16 needs a dense page.
     report = check(transposed, spec, backend=TransposedKeys, vary=["num_kv_heads"])

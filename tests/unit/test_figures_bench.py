@@ -22,7 +22,7 @@ def flat(key, value, kv_cache, slot_mapping):
     blocks, heads, block_size, content = kv_cache.shape
     rows = kv_cache.as_strided((blocks * block_size, heads, content), (heads * content, content, 1))
     kept = slot_mapping >= 0
-    rows[slot_mapping[kept]] = torch.cat([key[kept], value[kept]], dim=-1)
+    rows[slot_mapping[kept]] = torch.cat([key[:len(kept)][kept], value[:len(kept)][kept]], dim=-1)
 
 
 def nothing(key, value, kv_cache, slot_mapping):

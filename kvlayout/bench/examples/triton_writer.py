@@ -34,16 +34,16 @@ def write_kernel(
 
 
 def write(key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
-    """Write key [tokens, heads, head_size] and value [.., head_size_v] into kv_cache [B, H, N, C], K before V."""
+    """Write key [rows, heads, head_size] and value [.., head_size_v] into kv_cache [B, H, N, C], K before V."""
     block_stride, head_stride, state_stride, _ = kv_cache.stride()
     launch(key, value, kv_cache, slot_mapping, block_stride, head_stride, state_stride)
 
 
 def launch(key, value, kv_cache, slot_mapping, block_stride: int, head_stride: int, state_stride: int) -> None:
     """Start the kernel with strides in elements, whoever worked them out."""
-    tokens, heads, head_size = key.shape
+    _, heads, head_size = key.shape  # rows behind slot_mapping's tokens are padding
     head_size_v = value.shape[2]
-    write_kernel[tokens, heads](
+    write_kernel[len(slot_mapping), heads](
         key, value, kv_cache, slot_mapping, key.stride(0), key.stride(1), value.stride(0), value.stride(1),
         block_stride, head_stride, state_stride, block_size=kv_cache.shape[2], head_size=head_size,
         head_size_v=head_size_v, TILE=triton.next_power_of_2(max(head_size, head_size_v)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable
 
+from kvlayout.bench.own_backend import PrototypeBackend
 from kvlayout.errors import LayoutError, shown
 from kvlayout.facts.backends import as_backend
 from kvlayout.facts.catalogue import Backend, load
@@ -26,16 +28,16 @@ def check_backend(obj: object, specs: Iterable[KVCacheSpec] = (), *, vllm_versio
     """Return what ``obj`` (a class, an object of one, a Backend or a name of one) lacks or gets wrong; errors first.
 
     ``specs``: pages that it would be handed, as layers report them, ours or vLLM's. Rules: "missing-method",
-    "wrong-answer", "unsteady-answer" (two calls that differ), "abstract-method", "prototype-layout", "changed-block",
-    "changed-content" (a page of other heads or elements than the layer writes). LayoutError for a bad ``specs`` or
-    ``vllm_version`` alone.
+    "wrong-answer", "unsteady-answer" (two calls that differ), "abstract-method", "misspelt-name", "prototype-layout",
+    "changed-block", "changed-content" (a page of other heads or elements than the layer writes). LayoutError for a
+    bad ``specs`` or ``vllm_version`` alone.
     """
     load(vllm_version)  # refuses an unknown release
     specs = _checked(specs)
     found: list[Finding] = []
     try:
         with asking("backend"):
-            found = [] if isinstance(obj, str) else _missing(obj)
+            found = [] if isinstance(obj, str) else [*_missing(obj), *_misspelt(obj)]
         if any(one.is_error for one in found):
             return found
         backend = as_backend(obj, vllm_version)
@@ -53,6 +55,18 @@ def _checked(specs: object) -> list[KVCacheSpec]:
     if isinstance(specs, (str, bytes)) or not isinstance(specs, Iterable):
         raise LayoutError("specs", specs, "must be a list of specs", "Write specs=[spec]")
     return list(dict.fromkeys(as_spec(one, "specs") for one in specs))
+
+
+def _misspelt(obj: object) -> list[Finding]:
+    """Attributes of a PrototypeBackend that nobody asks for, named nearly as one that is."""
+    kind = obj if isinstance(obj, type) else type(obj)
+    if not issubclass(kind, PrototypeBackend):
+        return []
+    own = {name for base in kind.__mro__ for name in vars(base) if not hasattr(PrototypeBackend, name)}
+    known = list(PrototypeBackend.__annotations__)
+    pairs = [(name, near) for name in sorted(own) for near in difflib.get_close_matches(name, known, 1, 0.85)]
+    return [Finding("misspelt-name", "warning", f"{name_of(obj)}.{name} is asked for by nobody.", {"name": name},
+                    None, f"Did you mean {near}") for name, near in pairs]
 
 
 def _missing(obj: object) -> list[Finding]:

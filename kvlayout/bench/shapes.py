@@ -36,6 +36,7 @@ _ODD_HEAD_SIZES = (46,)  # a backend of vLLM takes multiples of 8 at best
 _DTYPES = ("bfloat16", "float16", "float32", "uint8")
 _TRIES = 100
 _PREFILLS = 13  # every so many cases whole prompts are written: no multiple of vLLM's six layouts, each gets some
+_PROMPTS = 96  # tokens that there is room for in such a case, at least
 _PADDED_ROWS = (0, 0, 0, 1, 5)
 _LARGE_PAGE = 1 << 18  # elements: of larger ones a pool has few, so that a case stays a matter of milliseconds
 
@@ -119,6 +120,8 @@ class Shapes:
             local = next(i for i, page in enumerate(pages) if page is spec)
         size = self._kernel_block_size(rng, spec, vary)
         num_blocks = int(rng.integers(3, 10 if page < _LARGE_PAGE else 4))
+        if _is_prefill(number) and page < _LARGE_PAGE:
+            num_blocks += -(-_PROMPTS // spec.block_size)
         return self._case(rng, number, layout, pages, local, num_blocks, size)
 
     def _varied(self, rng, vary: frozenset[str]) -> AttentionSpec:
@@ -206,10 +209,14 @@ class Shapes:
             layer_views(region.geometry, region.tensor.layers, region.spec.dtype, config.size_bytes)
         sides = token_sides(spec, interiors[names[local]])
         drawn = (rng, num_blocks, spec.block_size, size, sum(len(side.slot) for side in sides))
-        asked = far_requests(*drawn) if is_far else draw_requests(*drawn, is_prefill=number % _PREFILLS == 6)
+        asked = far_requests(*drawn) if is_far else draw_requests(*drawn, is_prefill=_is_prefill(number))
         is_strided = bool(rng.integers(2))
         padded = int(np.random.default_rng([self._seed, number, 1]).choice(_PADDED_ROWS))
         return Case(number, address_map, names[local], spec, self._given, sides, asked, is_strided, padded, is_far)
+
+
+def _is_prefill(number: int) -> bool:
+    return number % _PREFILLS == 6
 
 
 def _check_spec(argument: str, spec: object) -> None:

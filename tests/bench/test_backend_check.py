@@ -170,3 +170,14 @@ def test_bad_questions_of_a_check(given, argument):
     with pytest.raises(LayoutError) as caught:
         check_backend(Mine, **given)
     assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize("written, meant", [
+    ("layout", "layouts"), ("kernel_block_size", "kernel_block_sizes"), ("page_alignement", "page_alignment"),
+    ("block_stride_aligment", "block_stride_alignment")])
+def test_a_misspelt_attribute_is_told(written, meant):
+    mine = type("Mine", (type("Base", (PrototypeBackend,), {written: ("LBNHC",)}),), {"stages": 3})
+    (found,) = [one for one in check_backend(mine) if one.rule == "misspelt-name"]
+    assert (found.severity, found.numbers, found.cure) == ("warning", {"name": written}, f"Did you mean {meant}")
+    assert not [one for one in check_backend(type("Mine", (PrototypeBackend,), {meant: None}))
+                if one.rule == "misspelt-name"]

@@ -84,7 +84,7 @@ def only_float16_is_wrong(key, value, kv_cache, slot_mapping):
 
 
 def far_blocks_are_wrong(key, value, kv_cache, slot_mapping):
-    write(key * 2 if len(kv_cache) > 100 else key, value, kv_cache, slot_mapping)
+    write(key * 2 if len(kv_cache) > 1000 else key, value, kv_cache, slot_mapping)
 
 
 @pytest.mark.parametrize(("writer", "always"), [

@@ -7,7 +7,7 @@ Source of the order: vLLM 0.33.0, ``vllm/v1/engine/core.py`` (_initialize_kv_cac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kvlayout.address import AddressMap
 from kvlayout.captured import is_captured, read_capture
@@ -45,15 +45,15 @@ class Plan:
     """
 
     selection: Selection
-    model: Model
-    backends: dict[str, Backend]
-    specs: dict[str, KVCacheSpec]
+    model: Model = field(repr=False)
+    backends: dict[str, Backend] = field(repr=False)
+    specs: dict[str, KVCacheSpec] = field(repr=False)
     resolution: Resolution
-    groups: tuple[KVCacheGroupSpec, ...]
-    config: KVCacheConfig
+    groups: tuple[KVCacheGroupSpec, ...] = field(repr=False)
+    config: KVCacheConfig = field(repr=False)
     kernel_block_sizes: tuple[int, ...]
-    interiors: dict[str, Interior]
-    address_map: AddressMap
+    interiors: dict[str, Interior] = field(repr=False)
+    address_map: AddressMap = field(repr=False)
 
     @property
     def layout(self) -> KVCacheLayout | PhysicalLayout:

@@ -99,7 +99,7 @@ def _prototypes(backend: UserBackend) -> list[Finding]:
     alone = len(names) == len(backend.layouts)
     return [Finding("prototype-layout", "warning", f"vLLM {backend.vllm_version} has no layout {', '.join(names)}: "
                     f"its resolver can choose {'none that this backend takes' if alone else 'the others only'}.",
-                    {"layouts": names}, None, "Force it with layout= to see the cache in it")]
+                    {"layouts": names}, None, "Force it (a selection's layout) to see the cache in it")]
 
 
 def _packs(backend: Backend, spec: KVCacheSpec) -> list[Finding]:

@@ -83,6 +83,10 @@ class BackendMatrix:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __repr__(self) -> str:
+        names = ", ".join(row.backend for row in self.rows)
+        return f"<BackendMatrix of vLLM {self.version}: {names or 'no backend'}; {len(self.excluded)} excluded>"
+
     def row(self, backend: str) -> MatrixRow | None:
         """Return the row of that name, or None."""
         return next((row for row in self.rows if row.backend == backend), None)

@@ -72,7 +72,7 @@ class Verdict:
     layout: str | None
     candidates: tuple[str, ...]
     why: str
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = field(repr=False)
     standings: tuple[Standing, ...]
 
     @property
@@ -129,8 +129,8 @@ class Trial:
     findings: tuple[Finding, ...]
     alone: Verdict | None = None
     together: Verdict | None = None
-    plan: Plan | None = None
-    pages: tuple[PackedPage, ...] = ()
+    plan: Plan | None = field(default=None, repr=False)
+    pages: tuple[PackedPage, ...] = field(default=(), repr=False)
     forced: bool = False
 
     @property

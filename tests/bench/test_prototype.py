@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import kvlayout as kv
-from kvlayout.bench import PrototypeBackend, try_backend
+from kvlayout.bench import PrototypeBackend, backend_matrix, try_backend
 from kvlayout.errors import LayoutError
 from kvlayout.interior import Field, Interior
 from kvlayout.spec import MultipleOf
@@ -212,3 +212,13 @@ def test_the_same_backend_twice_is_one():
     assert [one.backend for one in trial.together.standings] == ["Named", "FLASH_ATTN"]
     with pytest.raises(LayoutError, match=r"beside=\[MyBackend\]"):
         try_backend(Named, beside="FLASH_ATTN")
+
+
+def test_what_a_shell_prints_of_it_is_short():
+    selection = kv.Selection(model="meta-llama/Llama-3.3-70B-Instruct", num_blocks=8)
+    trial = try_backend(Mine, selection, beside=["CPU_ATTN"])
+    assert max(len(repr(one)) for one in (trial, trial.plan, trial.together, backend_matrix("0.33.0"))) < 3000
+    assert "plan=" not in repr(trial) and "layout='LBHNC'" in repr(trial.together)
+    few = backend_matrix("0.33.0", platform="cpu", mla=True)
+    assert repr(few).startswith("<BackendMatrix of vLLM 0.33.0: ") and all(row.backend in repr(few) for row in few)
+    assert repr(few).endswith(f"; {len(few.excluded)} excluded>")

@@ -72,6 +72,9 @@ def test_a_listing_is_a_functions_text_and_nothing_is_run():
     assert "if slot &gt;= 0:" in shown._repr_html_()
     whole = repr(listing("kvlayout.bench.examples.torch_writer", "write"))
     assert whole.startswith("def write(") and whole.endswith("torch.cat([key[kept], value[kept]], dim=-1)")
+    listed = [("torch_writer", "write"), ("triton_writer", "write_kernel"), ("paged_decode", "gather")]
+    for module, function in listed:  # a notebook shows 100 columns beside its file browser
+        assert max(map(len, repr(listing(f"kvlayout.bench.examples.{module}", function)).splitlines())) <= 100
     for module, function in (("kvlayout.nope", "write"), ("kvlayout.bench.examples.torch_writer", "nope")):
         with pytest.raises(LayoutError):
             listing(module, function)

@@ -36,7 +36,8 @@ def test_my_own_backend_is_tried_at_once():
     assert "✓ A layout is resolved" in text and "100,000 B (97.66 KiB)" in text and "34,464 B" in text
     assert "page_size_padded: None → 100000" in text and "K 0" in text and "V 256" in text
     rows = rows_of(panel.text.value)
-    assert [row[:3] for row in rows if row[0] == "Mine"] == [["Mine", "BLHNC, LBHNC", "✓ its first choice"]] * 2
+    assert [row[:3] for row in rows if row[0] == "Mine"] == [["Mine", "BLHNC, LBHNC", "✓ its first choice"]]
+    assert "Alone, as no other backend is beside it" in text and "Together with" not in text
 
 
 def test_together_with_others_who_loses():
@@ -46,6 +47,8 @@ def test_together_with_others_who_loses():
     assert ["Mine", "BLHNC, LBHNC", "! its choice 2", "BLHNC is not supported by CPU_ATTN"] in rows
     assert ["CPU_ATTN", "LBHNC", "✓ its first choice", "nothing"] in rows
     assert ["FLASH_ATTN", "any", "· doesn't mind", "nothing"] in rows
+    assert ["Mine", "BLHNC, LBHNC", "✓ its first choice", "nothing"] in rows  # alone
+    assert "Together with the others" in plain(panel.text.value)
     assert "! Not its first choice: Mine" in plain(panel.text.value) and is_fine(shown)
 
 

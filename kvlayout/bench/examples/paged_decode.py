@@ -6,14 +6,17 @@ import torch
 
 
 def gather(
-    kv_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor, head_size: int | None = None
+    kv_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor,
+    head_size: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (key, value), each [requests, longest, heads, size], from kv_cache [B, H, N, C], K before V.
+    """Return (key, value), [requests, longest, heads, size] each, from kv_cache [B, H, N, C].
 
-    ``head_size``: elements of K; None means half of C. What lies behind a request's end has no meaning.
+    ``head_size``: elements of K, which lies before V; None: half of C. Nothing behind a request's
+    end has a meaning.
     """
     position = torch.arange(int(seq_lens.max()), device=kv_cache.device)
-    block, state = block_table[:, position // kv_cache.shape[2]].long(), position % kv_cache.shape[2]
+    block_size = kv_cache.shape[2]
+    block, state = block_table[:, position // block_size].long(), position % block_size
     found = kv_cache[block, :, state]
     head_size = kv_cache.shape[3] // 2 if head_size is None else head_size
     return found[..., :head_size], found[..., head_size:]

@@ -14,9 +14,11 @@ import triton.language as tl
 @triton.jit
 def write_kernel(
     key_ptr, value_ptr, cache_ptr, slot_ptr,
-    key_token_stride: tl.int64, key_head_stride: tl.int64, value_token_stride: tl.int64, value_head_stride: tl.int64,
+    key_token_stride: tl.int64, key_head_stride: tl.int64,
+    value_token_stride: tl.int64, value_head_stride: tl.int64,
     block_stride: tl.int64, head_stride: tl.int64, state_stride: tl.int64,
-    block_size: tl.constexpr, head_size: tl.constexpr, head_size_v: tl.constexpr, TILE: tl.constexpr,
+    block_size: tl.constexpr, head_size: tl.constexpr, head_size_v: tl.constexpr,
+    TILE: tl.constexpr,
 ):
     """One program a token and head: all strides are in elements, and 64 bits wide."""
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)

@@ -147,7 +147,10 @@ def trial_html(trial: Trial) -> str:
                      "✗ It can't be run like this.", "good" if trial.ok else "bad")
     parts = [head, paragraph("What it lacks or gets wrong", "section"),
              findings_table(list(trial.findings), list(trial.findings))]
-    for title, verdict in (("Alone", trial.alone), ("Together with the others", trial.together)):
+    verdicts = {"Alone": trial.alone, "Together with the others": trial.together}
+    if trial.alone == trial.together:
+        verdicts = {"Alone, as no other backend is beside it": trial.alone}
+    for title, verdict in verdicts.items():
         if verdict is not None:
             parts += [paragraph(title, "section"), verdict_html(verdict)]
     if trial.plan is not None:
